@@ -1,0 +1,109 @@
+"""The settings of the engine. Everything comes in here; nothing deep in the code reads the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from engine.errors import ConfigError
+
+GIB = 1 << 30
+
+
+def _setting(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Settings of one engine. The field names are those that vLLM's users know; the command line takes each as a flag.
+
+    Raises ConfigError when a value is out of range or contradicts another.
+    """
+
+    model: str | None = _setting(None, "GGUF file, Hugging Face directory or hub id; none: the default model, SmolLM2-135M-Instruct")
+    revision: str | None = _setting(None, "branch, tag or commit on the hub")
+    load_format: Literal["auto", "dummy"] = _setting("auto", "dummy: random weights of the model's shapes")
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = _setting(
+        "auto", "type of activations and of weights that are not quantised; auto: float32 on the CPU, the checkpoint's on CUDA"
+    )
+    quantization: Literal["auto", "none"] = _setting("auto", "auto: weights stay as the file stores them; none: dequantised to dtype")
+    device: Literal["auto", "cpu", "cuda"] = _setting("auto", "where the model runs")
+    kernels: Literal["auto", "reference", "cpu", "triton"] = _setting("auto", "the set of kernels; auto: cpu or triton, by the device")
+    num_threads: int | None = _setting(None, "CPU threads that compute; none: all cores")
+    enforce_eager: bool = _setting(False, "run operation by operation: no recorded plan, no CUDA graphs")
+
+    max_model_len: int | None = _setting(None, "longest prompt plus output, in tokens; none: the model's own context length")
+    max_num_seqs: int = _setting(256, "sequences that may run at once")
+    max_num_batched_tokens: int | None = _setting(None, "tokens that one step may compute; none: 256 on the CPU, 8192 on CUDA")
+
+    block_size: int = _setting(16, "tokens in one KV block; a power of two")
+    gpu_memory_utilization: float = _setting(0.9, "share of the GPU's memory for weights, activations and KV cache")
+    kv_cache_memory: int | None = _setting(
+        None, "bytes of KV cache (suffixes K, M, G); none: on the CPU an eighth of the memory, 4 GiB at most, on CUDA what is free"
+    )
+    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = _setting("auto", "type of the KV cache; auto: dtype")
+    num_gpu_blocks_override: int | None = _setting(None, "exact number of KV blocks, for tests")
+    enable_prefix_caching: bool = _setting(True, "keep the KV of finished sequences for prompts that begin alike")
+
+    seed: int = _setting(0, "seeds dummy weights, and the draws of requests that bring no seed of their own when not 0")
+
+    def __post_init__(self) -> None:
+        _at_least("max_num_seqs", self.max_num_seqs, 1)
+        _at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        _at_least("max_model_len", self.max_model_len, 1)
+        _at_least("num_threads", self.num_threads, 1)
+        _at_least("kv_cache_memory", self.kv_cache_memory, 1)
+        _at_least("num_gpu_blocks_override", self.num_gpu_blocks_override, 1)
+        if self.block_size < 1 or self.block_size & (self.block_size - 1) or self.block_size > 256:
+            raise ConfigError(f"block_size must be a power of two up to 256, but is {self.block_size}")
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ConfigError(f"gpu_memory_utilization must be above 0 and at most 1, but is {self.gpu_memory_utilization}")
+
+    @property
+    def token_budget(self) -> int:
+        """Tokens of one step once the device is known."""
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        return 8192 if self.device == "cuda" else 256
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The settings of a YAML file, dashes in names taken as underscores. Raises ConfigError when the file cannot be read as such."""
+    try:
+        loaded = yaml.safe_load(Path(path).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the settings in {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path} must hold `name: value` lines, but its top level is a {type(loaded).__name__}")
+    return {str(name).replace("-", "_"): value for name, value in loaded.items()}
+
+
+def engine_setting_names() -> set[str]:
+    return {f.name for f in dataclasses.fields(EngineConfig)}
+
+
+def parse_bytes(text: str | int) -> int:
+    """A number of bytes from `512M`, `4G`, `1.5GiB` or a plain count. Raises ConfigError for anything else."""
+    if isinstance(text, int):
+        return text
+    stripped = text.strip().upper().removesuffix("B").removesuffix("I")
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": GIB, "T": 1 << 40}.get(stripped[-1:], 1)
+    number = stripped[:-1] if factor > 1 else stripped
+    try:
+        return int(float(number) * factor)
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"{text!r} is no number of bytes: write for example 512M or 4G") from error
+
+
+def _at_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        raise ConfigError(f"{name} must be at least {least}, but is {value}")

@@ -1,0 +1,31 @@
+"""What can go wrong, as exceptions whose message tells a user what to do."""
+
+from __future__ import annotations
+
+
+class OctavoError(Exception):
+    """The root of all errors that are meant to be read by a user."""
+
+
+class ConfigError(OctavoError):
+    """A setting, or settings together, that cannot work."""
+
+
+class ModelLoadError(OctavoError):
+    """A model that is missing, damaged, or of a kind that is not supported."""
+
+
+class InvalidRequestError(OctavoError):
+    """A request that can never be served as it stands.
+
+    `param` names the field at fault and `code` is OpenAI's error code, where there is one.
+    """
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class EngineDeadError(OctavoError):
+    """The engine process ended and could not be brought back."""

@@ -1,0 +1,43 @@
+"""The shape of a model, whichever file it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary position embedding (Su et al., 2021) and its scaling."""
+
+    theta: float = 10000.0
+    rotary_dim: int = 64  # leading dimensions of a head that are rotated
+    # default, linear, dynamic, yarn, longrope, llama3: the names of transformers' `rope_type`
+    kind: str = "default"
+    # The other keys of transformers' `rope_scaling`/`rope_parameters`: factor, original_max_position_embeddings, ...
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the layers need to know of a checkpoint, under Hugging Face's names where there is one."""
+
+    architecture: str  # "LlamaForCausalLM", "MistralForCausalLM", ...: the key of the model registry
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    rms_norm_eps: float
+    max_position_embeddings: int  # the context length that the checkpoint was made for, scaling included
+    rope: RopeConfig
+    sliding_window: int | None = None  # tokens; None: full attention
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False  # q, k, v and o projections have a bias
+    mlp_bias: bool = False
+    hidden_act: str = "silu"
+    dtype: str = "float32"  # of the checkpoint: "float32", "float16", "bfloat16"
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()

@@ -1,0 +1,58 @@
+"""What a caller gets back, step by step or at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+FinishReason: TypeAlias = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """One token's log probability under the model's own distribution."""
+
+    token_id: int
+    logprob: float  # natural logarithm
+    rank: int  # 1 is the most probable token
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """The log probabilities at one position."""
+
+    chosen: Logprob  # of the token that stands there
+    top: tuple[Logprob, ...]  # of the k most probable ones, best first; `chosen` may be among them
+
+
+@dataclass
+class CompletionOutput:
+    """One sequence of a request."""
+
+    index: int  # sample index, 0 to n - 1
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids, when asked for
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None  # the stop string or stop token id that ended it; None for EOS
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass
+class RequestOutput:
+    """A request's outputs: what is new since the last one when streamed, all of it from `LLM.generate`.
+
+    A streamed output holds only the sequences that have something new. A sequence's last output carries its finish_reason, and may
+    have no text.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool  # every sequence of the request has ended
+    num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
+    prompt_logprobs: list[TokenLogprobs | None] | None = None  # one for each prompt token, None for the first; given once
+    prompt: str | None = None

@@ -1,0 +1,62 @@
+"""How the next token of a request is chosen, and when the request ends."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.errors import InvalidRequestError
+
+MAX_LOGPROBS = 20  # OpenAI's bound on top_logprobs
+MAX_N = 128
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The sampling settings of one request, under the names that vLLM uses.
+
+    The stages apply in this order: min_tokens masks the stop tokens; then temperature; then min_p, top_k and top_p, each on what the
+    one before left; then one draw. Log probabilities are of the model's own distribution, before all of these.
+    """
+
+    n: int = 1  # sequences to generate for the prompt, with sample indices 0 to n - 1
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0  # keep the smallest set of most probable tokens whose probabilities reach this
+    top_k: int = 0  # keep the k most probable tokens; 0 keeps all
+    min_p: float = 0.0  # keep tokens at least this probable relative to the most probable one
+    seed: int | None = None  # fixes the draws together with the sample index and the position; None: drawn on arrival
+    max_tokens: int | None = None  # None: to the end of the context
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    logprobs: int | None = None  # None: none; k: the chosen token's and those of the k most probable
+    prompt_logprobs: int | None = None  # the same for each token of the prompt but the first
+    skip_special_tokens: bool = True
+    detokenize: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequestError naming the first field that is out of its range."""
+        _check(1 <= self.n <= MAX_N, "n", f"must be between 1 and {MAX_N}", self.n)
+        _check(0.0 <= self.temperature <= 100.0, "temperature", "must be between 0 and 100", self.temperature)
+        _check(0.0 < self.top_p <= 1.0, "top_p", "must be above 0 and at most 1", self.top_p)
+        _check(0 <= self.top_k < 2**31, "top_k", "must be 0 (keep all) or a positive integer", self.top_k)
+        _check(0.0 <= self.min_p <= 1.0, "min_p", "must be between 0 and 1", self.min_p)
+        _check(self.seed is None or -(2**63) <= self.seed < 2**63, "seed", "must be an integer of 64 bits", self.seed)
+        _check(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "must be at least 1", self.max_tokens)
+        _check(self.min_tokens >= 0, "min_tokens", "must not be negative", self.min_tokens)
+        limit = self.max_tokens
+        _check(limit is None or self.min_tokens <= limit, "min_tokens", f"must not exceed max_tokens ({limit})", self.min_tokens)
+        _check(all(self.stop), "stop", "must not contain an empty string", self.stop)
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            _check(value is None or 0 <= value <= MAX_LOGPROBS, name, f"must be between 0 and {MAX_LOGPROBS}", value)
+
+    @property
+    def greedy(self) -> bool:
+        # Under 1e-5 the division by the temperature would overflow where the limit is plain.
+        return self.temperature < 1e-5
+
+
+def _check(holds: bool, param: str, rule: str, value: object) -> None:
+    if not holds:
+        raise InvalidRequestError(f"{param} {rule}, but is {value!r}", param=param)

@@ -1,0 +1,1 @@
+"""The operations whose speed matters. They know tensors, never sequences."""

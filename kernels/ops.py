@@ -1,0 +1,116 @@
+"""The one list of operations that models call, each with its contract.
+
+A device picks its set once, at start-up (`load_ops`). A set is an object with the methods of `Ops`:
+
+    kernels.reference.ReferenceOps   plain PyTorch: slow, obviously right, the oracle of every test; any device
+    kernels.cpu.CpuOps               C with vector intrinsics, built by the machine's own compiler at first use
+    kernels.triton.TritonOps         NVIDIA GPUs (and, for tests, Triton's interpreter on the CPU)
+
+A model's forward pass is written once as calls of these methods and nothing else: it never indexes, reshapes or adds a tensor
+itself. That lets a set run it operation by operation, capture it as a CUDA graph, or record it as a plan that one native call
+walks.
+
+Shapes: T = num_tokens of the step, S = num_seqs, H = num_heads, K = num_kv_heads, D = head_size. Activations are [T, features], rows
+contiguous. The KV cache of one layer is [num_blocks, 2, K, block_size, D]: index 0 of the second dimension holds keys, 1 values; the
+block stride is free, the four inner dimensions are contiguous.
+
+Batch invariance (sets that declare `batch_invariant`): a row's result has the same bits whatever the other rows are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from kernels.batch import AttentionShape, Batch
+from kernels.weights import Weight
+
+PackedWeight = Any  # whatever a set's `pack_linear` made: opaque to models
+
+
+class Ops(Protocol):
+    """The operations of one device. Raises ValueError at `pack_*` time for a form that the set cannot compute."""
+
+    name: str
+    device: torch.device
+    dtype: torch.dtype  # of activations
+    batch_invariant: bool
+
+    def pack_linear(self, weight: Weight, bias: torch.Tensor | None) -> PackedWeight:
+        """Bring a weight [out, in] (and its bias [out]) into the form that `linear` and `embedding` read. Done once, at load."""
+        ...
+
+    def embedding(self, token_ids: torch.Tensor, table: PackedWeight) -> torch.Tensor:
+        """table[token_ids]: [T] int32 -> [T, in_features of the table] activations."""
+        ...
+
+    def linear(self, x: torch.Tensor, weight: PackedWeight) -> torch.Tensor:
+        """x @ weight.T + bias: [T, in] -> [T, out]."""
+        ...
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """x / sqrt(mean(x**2) + eps) * weight, per row, the mean in float32 (Zhang and Sennrich, 2019)."""
+        ...
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """residual += x, in place; returns (rms_norm(residual), residual)."""
+        ...
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up, with gate and up the halves of each row: [T, 2 * n] -> [T, n]."""
+        ...
+
+    def gelu_tanh_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """The same with GELU in its tanh form."""
+        ...
+
+    def rotary_and_write_kv(
+        self, qkv: torch.Tensor, kv_cache: torch.Tensor, cos_sin: torch.Tensor, batch: Batch, shape: AttentionShape
+    ) -> None:
+        """Rotate the q and k of each row of qkv [T, (H + 2K) * D] in place by its position, and store k and v in the cache.
+
+        Rotation pairs dimension i with i + rotary_dim / 2 (the half-split form). cos_sin is [max_positions, rotary_dim] float32: the
+        cosines of the rotary_dim / 2 frequencies, then their sines, any attention factor multiplied in. Slots that are negative are
+        not written.
+        """
+        ...
+
+    def paged_attention(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:
+        """Causal attention of this step's queries over the whole context of their sequences: -> [T, H * D].
+
+        q is read from the first H * D columns of qkv; keys and values, also those of this step, are read from the cache, block by
+        block through `batch.block_tables` (Kwon et al., 2023, section 4.1). The softmax is streamed (Milakov and Gimelshein, 2018), so
+        temporary memory does not grow with the context.
+        """
+        ...
+
+    def gather_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """x[rows]: [T, n], [R] int32 -> [R, n]."""
+        ...
+
+    def copy_blocks(self, kv_cache: torch.Tensor, pairs: torch.Tensor) -> None:
+        """Copy whole blocks of one layer: pairs is [P, 2] int64 of (source, destination); no block is both."""
+        ...
+
+
+def load_ops(name: str, device: torch.device, dtype: torch.dtype) -> Ops:
+    """The operation set called `name`: "reference", "cpu" or "triton"; "auto" picks by the device.
+
+    Raises ValueError for another name, and for a set that does not run on `device`.
+    """
+    if name == "auto":
+        name = "triton" if device.type == "cuda" else "cpu"
+    if name == "reference":
+        from kernels.reference import ReferenceOps
+
+        return ReferenceOps(device, dtype)
+    if name == "cpu":
+        from kernels.cpu import load_cpu_ops
+
+        return load_cpu_ops(device, dtype)
+    if name == "triton":
+        from kernels.triton import TritonOps
+
+        return TritonOps(device, dtype)
+    raise ValueError(f"there is no kernel set called {name!r}: use auto, reference, cpu or triton")
