@@ -1,0 +1,86 @@
+"""The tensors of a GGUF file under Hugging Face's names and in Hugging Face's order of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from engine.errors import ModelLoadError
+from engine.loader.gguf_file import GgufFile, TensorInfo
+from engine.loader.gguf_quants import read_matrix, read_vector
+from engine.loader.source import Progress
+from engine.model_config import ModelConfig
+from kernels.weights import Weight
+
+_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+# Frequency factors are part of the configuration (RopeConfig).
+_NOT_WEIGHTS = {"rope_freqs.weight"}
+
+
+def read_weights(file: GgufFile, config: ModelConfig, progress: Progress | None) -> Iterator[tuple[str, Weight | torch.Tensor]]:
+    """All weights, in the order in which they lie in the file. Raises ModelLoadError for a tensor that the model has no place for."""
+    tensors = [tensor for tensor in file.tensors.values() if tensor.name not in _NOT_WEIGHTS]
+    tensors.sort(key=lambda tensor: tensor.offset)
+    total = sum(tensor.num_bytes for tensor in tensors)
+    done = 0
+    for tensor in tensors:
+        yield hugging_face_name(file, tensor.name), _read(file, tensor, config)
+        done += tensor.num_bytes
+        if progress is not None:
+            progress(done, total)
+
+
+def hugging_face_name(file: GgufFile, name: str) -> str:
+    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
+    parts = name.split(".")
+    if len(parts) == 2 and parts[0] in _NAMES:
+        return f"{_NAMES[parts[0]]}.{parts[1]}"
+    if len(parts) == 4 and parts[0] == "blk" and parts[1].isdecimal() and parts[2] in _LAYER_NAMES:
+        return f"model.layers.{parts[1]}.{_LAYER_NAMES[parts[2]]}.{parts[3]}"
+    raise ModelLoadError(f"{file.path} holds a tensor {name!r}, which this architecture has no place for")
+
+
+def _read(file: GgufFile, tensor: TensorInfo, config: ModelConfig) -> Weight | torch.Tensor:
+    data = torch.frombuffer(file.data, dtype=torch.uint8, count=tensor.num_bytes, offset=tensor.offset)
+    order = _row_order(tensor, config)
+    if order is not None and order.numel() != tensor.shape[0]:
+        raise ModelLoadError(f"{file.path} is damaged: {tensor.name!r} has {tensor.shape[0]} rows, but the heads make {order.numel()}")
+    try:
+        if len(tensor.shape) == 1:
+            vector = read_vector(data, tensor.type.name)
+            return vector if order is None else vector[order]
+        if len(tensor.shape) != 2:
+            raise ValueError(f"it has {len(tensor.shape)} dimensions")
+        matrix = read_matrix(data, tensor.type.name, (tensor.shape[0], tensor.shape[1]))
+    except ValueError as error:
+        raise ModelLoadError(f"{file.path} is damaged: tensor {tensor.name!r}: {error}") from error
+    return matrix if order is None else matrix.select(order)
+
+
+def _row_order(tensor: TensorInfo, config: ModelConfig) -> torch.Tensor | None:
+    """For q and k: which row of the file stands at each row of the half-split form, int64 [out_features].
+
+    GGUF stores their rows for the interleaved form of rotary embedding, which rotates dimensions 2i and 2i + 1; Hugging Face and the
+    kernels here rotate i and i + rotary_dim / 2. Only whole rows move, so quantised groups stay as they are.
+    """
+    kind = tensor.name.split(".")[-2]
+    if kind not in ("attn_q", "attn_k"):
+        return None
+    num_heads = config.num_heads if kind == "attn_q" else config.num_kv_heads
+    rotary_dim = config.rope.rotary_dim
+    within_head = torch.arange(config.head_size)
+    within_head[:rotary_dim] = torch.arange(rotary_dim).view(-1, 2).T.reshape(-1)
+    starts = torch.arange(num_heads) * config.head_size
+    return (starts.unsqueeze(1) + within_head).view(-1)

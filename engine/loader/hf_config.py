@@ -1,0 +1,168 @@
+"""Hugging Face's config.json as a ModelConfig.
+
+Parsed here and not by transformers' AutoConfig, which takes two seconds to import. Files written by transformers 4 (`rope_theta` and
+`rope_scaling`) and by transformers 5 (`rope_parameters`) are understood.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ModelLoadError
+from engine.model_config import ModelConfig, RopeConfig
+
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
+ROPE_KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+_DTYPES = ("float32", "float16", "bfloat16")
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """The shape of the model in a directory, the end tokens of its generation_config.json included.
+
+    Raises ModelLoadError for a model that is not supported or a value that cannot be.
+    """
+    path = directory / "config.json"
+    return _Fields(path, read_json(path)).model_config(read_generation_config(directory))
+
+
+def read_generation_config(directory: Path) -> dict[str, Any]:
+    """generation_config.json, empty when there is none."""
+    path = directory / "generation_config.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises ModelLoadError when it cannot be read or is something else."""
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelLoadError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(loaded, dict):
+        raise ModelLoadError(f"{path} must hold a JSON object, but holds a {type(loaded).__name__}")
+    return loaded
+
+
+class _Fields:
+    """The values of one config.json, each checked as it is taken out."""
+
+    def __init__(self, path: Path, values: dict[str, Any]) -> None:
+        self.path = path
+        self.values = values
+
+    def model_config(self, generation: dict[str, Any]) -> ModelConfig:
+        architecture = self._architecture()
+        self._refuse_quantization()
+        hidden_size = self._count("hidden_size")
+        num_heads = self._count("num_attention_heads")
+        head_size = self._count("head_dim", default=max(1, hidden_size // num_heads))
+        num_kv_heads = self._count("num_key_value_heads", default=num_heads)
+        if num_heads % num_kv_heads:
+            raise self._error(f"num_key_value_heads {num_kv_heads} does not divide num_attention_heads {num_heads}")
+        bias = architecture == "LlamaForCausalLM"  # Mistral has none, whatever the file says
+        rope, context_length = self._rope(head_size)
+        eos_ids = [*_ids(self.values.get("eos_token_id")), *_ids(generation.get("eos_token_id"))]
+        return ModelConfig(
+            architecture=architecture,
+            vocab_size=self._count("vocab_size"),
+            hidden_size=hidden_size,
+            intermediate_size=self._count("intermediate_size"),
+            num_layers=self._count("num_hidden_layers"),
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_size=head_size,
+            rms_norm_eps=self._number("rms_norm_eps", 1e-6),
+            max_position_embeddings=context_length,
+            rope=rope,
+            sliding_window=self._sliding_window(architecture),
+            tie_word_embeddings=bool(self.values.get("tie_word_embeddings", False)),
+            attention_bias=bias and bool(self.values.get("attention_bias", False)),
+            mlp_bias=bias and bool(self.values.get("mlp_bias", False)),
+            hidden_act=str(self.values.get("hidden_act", "silu")),
+            dtype=self._dtype(),
+            bos_token_id=next(iter(_ids(self.values.get("bos_token_id"))), None),
+            eos_token_ids=tuple(dict.fromkeys(eos_ids)),
+        )
+
+    def _architecture(self) -> str:
+        named = self.values.get("architectures") or []
+        for architecture in ARCHITECTURES:
+            if isinstance(named, list) and architecture in named:
+                return architecture
+        what = ", ".join(map(str, named)) if isinstance(named, list) and named else "no architecture"
+        raise self._error(f"it names {what}; supported are {', '.join(ARCHITECTURES)}")
+
+    def _refuse_quantization(self) -> None:
+        quantization = self.values.get("quantization_config")
+        if quantization:
+            method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else "unknown"
+            raise self._error(f"checkpoints quantised by {method} are not supported: use the original weights or a GGUF file")
+
+    def _sliding_window(self, architecture: str) -> int | None:
+        if architecture != "MistralForCausalLM" or self.values.get("sliding_window") is None:
+            return None
+        return self._count("sliding_window")
+
+    def _rope(self, head_size: int) -> tuple[RopeConfig, int]:
+        """The rotary embedding, and the context length that it gives."""
+        scaling = self.values.get("rope_parameters") or self.values.get("rope_scaling") or {}
+        if not isinstance(scaling, dict):
+            raise self._error(f"its rotary scaling must be an object, but is {scaling!r}")
+        parameters = dict(scaling)
+        old_kind = parameters.pop("type", "default")
+        kind = parameters.pop("rope_type", old_kind)
+        theta = parameters.pop("rope_theta", self.values.get("rope_theta", 10000.0))
+        partial = parameters.pop("partial_rotary_factor", self.values.get("partial_rotary_factor", 1.0))
+        if kind not in ROPE_KINDS:
+            raise self._error(f"rotary scaling of kind {kind!r} is not supported; supported are {', '.join(ROPE_KINDS)}")
+        if not _is_positive(theta) or not _is_positive(partial) or partial > 1:
+            raise self._error(f"rope_theta {theta!r} and partial_rotary_factor {partial!r} must be positive, the latter at most 1")
+        if kind != "default" and kind != "longrope" and not _is_positive(parameters.get("factor")):
+            raise self._error(f"rotary scaling of kind {kind!r} needs a positive factor, but has {parameters.get('factor')!r}")
+        rotary_dim = int(head_size * partial)
+        if rotary_dim < 2 or rotary_dim % 2:
+            raise self._error(f"{rotary_dim} rotary dimensions in heads of {head_size} are not supported: they must be even")
+        context_length = self._count("max_position_embeddings", default=2048)
+        original = parameters.get("original_max_position_embeddings", self.values.get("original_max_position_embeddings"))
+        if kind != "default" and _is_positive(original):
+            parameters["original_max_position_embeddings"] = original
+        if kind == "yarn" and _is_positive(original):
+            # Some files give the length before scaling, others the one after it.
+            context_length = max(context_length, int(original * parameters["factor"]))
+        return RopeConfig(theta=float(theta), rotary_dim=rotary_dim, kind=kind, parameters=parameters), context_length
+
+    def _dtype(self) -> str:
+        dtype = str(self.values.get("dtype") or self.values.get("torch_dtype") or "float32").removeprefix("torch.")
+        if dtype not in _DTYPES:
+            raise self._error(f"weights of type {dtype} are not supported; supported are {', '.join(_DTYPES)}")
+        return dtype
+
+    def _count(self, key: str, default: int | None = None) -> int:
+        value = self.values.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self._error(f"{key} must be a positive whole number, but is {value!r}")
+        return value
+
+    def _number(self, key: str, default: float) -> float:
+        value = self.values.get(key, default)
+        if not _is_positive(value):
+            raise self._error(f"{key} must be a positive number, but is {value!r}")
+        return float(value)
+
+    def _error(self, message: str) -> ModelLoadError:
+        return ModelLoadError(f"{self.path}: {message}")
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def _ids(value: Any) -> list[int]:
+    """Token ids, given as one, as several, or as none."""
+    values = value if isinstance(value, list) else [value]
+    return [token_id for token_id in values if isinstance(token_id, int) and not isinstance(token_id, bool)]
