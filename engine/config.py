@@ -38,7 +38,7 @@ class EngineConfig:
     enforce_eager: bool = _setting(False, "run operation by operation: no recorded plan, no CUDA graphs")
 
     max_model_len: int | None = _setting(None, "longest prompt plus output, in tokens; none: the model's own context length")
-    max_num_seqs: int = _setting(256, "sequences that may run at once")
+    max_num_seqs: int | None = _setting(None, "sequences that may run at once; none: 256, but at most half of the tokens of a step")
     max_num_batched_tokens: int | None = _setting(None, "tokens that one step may compute; none: 256 on the CPU, 8192 on CUDA")
 
     block_size: int = _setting(16, "tokens in one KV block; a power of two")
@@ -70,6 +70,14 @@ class EngineConfig:
         if self.max_num_batched_tokens is not None:
             return self.max_num_batched_tokens
         return 8192 if self.device == "cuda" else 256
+
+    @property
+    def seq_budget(self) -> int:
+        """Sequences that may run at once. Each is sure of its decode in every step, so there are never more than tokens in a step."""
+        if self.max_num_seqs is not None:
+            return min(self.max_num_seqs, self.token_budget)
+        # Half: prompts make progress whatever decodes.
+        return min(256, max(1, self.token_budget // 2))
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class RopeConfig:
@@ -41,3 +44,14 @@ class ModelConfig:
     dtype: str = "float32"  # of the checkpoint: "float32", "float16", "bfloat16"
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+
+
+def resolve_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
+    """Longest prompt plus output, in tokens. Raises ConfigError when more is asked for than the model can do."""
+    if config.max_model_len is None:
+        return model.max_position_embeddings
+    if config.max_model_len > model.max_position_embeddings and model.rope.kind != "dynamic":
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} exceeds the model's context length of {model.max_position_embeddings} tokens"
+        )
+    return config.max_model_len

@@ -1,0 +1,294 @@
+"""AsyncLLMEngine: the asyncio face of the engine. It owns the engine process and fans its outputs out to requests."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Sequence as SequenceOf
+from typing import Any
+
+from engine.config import EngineConfig
+from engine.errors import ConfigError, EngineDeadError, ModelLoadError, OctavoError
+from engine.loader.source import resolve_model
+from engine.messages import AbortRequests, AddRequest, Call, CallResult, EngineFailed, EngineReady, StepOutputs
+from engine.model_config import resolve_max_model_len
+from engine.output_processor import OutputProcessor, merge
+from engine.outputs import RequestOutput
+from engine.process import EngineProcess
+from engine.request_builder import RequestBuilder
+from engine.sampling_params import SamplingParams
+from engine.stats import EngineStats
+
+logger = logging.getLogger("octavo.engine")
+
+MAX_DEATHS_WITHOUT_PROGRESS = 3  # a request under way in so many deaths of the engine, without a token between them, is taken for their cause
+MAX_FAILED_STARTS = 3
+
+
+class AsyncLLMEngine:
+    """Starts the engine process at once, and serves requests once it is ready.
+
+        engine = AsyncLLMEngine(EngineConfig())
+        await engine.start()
+        async for output in engine.generate(engine.tokenizer.encode("Once upon a time"), SamplingParams(max_tokens=32), "my-request"):
+            print(output.outputs[0].text, end="")
+
+    When the engine process dies, a new one is started and running requests go on from the tokens that they have. Raises ConfigError or
+    ModelLoadError when the settings cannot work.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self._process = EngineProcess(config)  # first: it imports PyTorch while this process reads the tokenizer
+        try:
+            self.source = resolve_model(config.model, config.revision, config.load_format)
+            self.model_config = self.source.config()
+            self.max_model_len = resolve_max_model_len(config, self.model_config)
+            self.tokenizer = self.source.tokenizer()
+        except BaseException:
+            self._process.stop(patience=0.0)
+            raise
+        self.stats = EngineStats()
+        self.num_restarts = 0
+        self._builder = RequestBuilder(self.max_model_len, self.model_config.vocab_size, config.seed)
+        self._streams: dict[str, RequestStream] = {}  # by the engine's id of each sequence
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_ids = itertools.count()
+        self._ready = asyncio.Event()
+        self._failure: OctavoError | None = None
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self._ready.is_set() and not self._closing
+
+    @property
+    def failure(self) -> OctavoError | None:
+        """Why the engine cannot be brought back, once it has been given up."""
+        return self._failure
+
+    async def start(self) -> None:
+        """Returns when the engine serves. Raises ConfigError, ModelLoadError or EngineDeadError when it cannot."""
+        self._task = asyncio.create_task(self._run())
+        ready = asyncio.create_task(self._ready.wait())
+        await asyncio.wait((self._task, ready), return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            ready.cancel()
+            raise self._failure or EngineDeadError("the engine ended before it was ready")
+
+    def generate(
+        self,
+        prompt_token_ids: SequenceOf[int],
+        params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> RequestStream:
+        """Submit a request; iterate over what it returns for the outputs as they come, each holding what is new.
+
+        Raises InvalidRequestError for what can never be served, and EngineDeadError when the engine has been given up.
+        """
+        if self._failure is not None or self._closing:
+            raise self._failure or EngineDeadError("the server is shutting down")
+        sequences = self._builder.build(request_id, prompt_token_ids, params, priority, cache_salt)
+        processor = OutputProcessor(request_id, sequences[0].prompt_token_ids, params, sequences, self.tokenizer)
+        stream = RequestStream(processor, self._abort)
+        for sequence in sequences:
+            assert sequence.request_id not in self._streams, f"request id {request_id!r} is in use"
+            self._streams[sequence.request_id] = stream
+            if self._ready.is_set():
+                self._process.send(AddRequest(sequence))
+        return stream
+
+    async def call(self, method: str) -> Any:
+        """Run a utility of EngineCore between two steps. Raises OctavoError with its message when it fails."""
+        call_id = next(self._call_ids)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = future
+        self._process.send(Call(call_id, method))
+        return await future
+
+    async def check(self) -> None:
+        """Have the engine verify all its invariants. Raises OctavoError if one is broken."""
+        await self.call("check")
+
+    async def reset_prefix_cache(self) -> None:
+        await self.call("reset_prefix_cache")
+
+    @property
+    def num_unfinished(self) -> int:
+        """Sequences whose end has not come back yet."""
+        return len(self._streams)
+
+    async def shutdown(self, grace_period: float = 0.0) -> None:
+        """Take no new requests, let running ones finish for up to `grace_period` seconds, end the engine process."""
+        self._closing = True
+        deadline = time.monotonic() + grace_period
+        while self._streams and self._failure is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        self._fail_all(EngineDeadError("the server is shutting down"))
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.to_thread(self._process.stop)
+
+    # -- the engine process ----------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """Read the engine's messages; when it dies, start another and hand it the running requests."""
+        failed_starts = 0
+        while True:
+            failure: EngineFailed | None = None
+            async for message in self._process.messages():
+                match message:
+                    case StepOutputs(outputs, stats):
+                        self.stats = stats
+                        for output in outputs:
+                            self._deliver(output)
+                    case EngineReady():
+                        failed_starts = 0
+                        self._on_ready(message)
+                    case CallResult(call_id, value, error):
+                        self._finish_call(call_id, value, error)
+                    case EngineFailed():
+                        failure = message
+            was_ready = self._ready.is_set()
+            self._ready.clear()
+            failed_starts += not was_ready
+            reason = failure.message if failure is not None else "the engine process ended without a word"
+            if failed_starts and (self.num_restarts == 0 or failed_starts >= MAX_FAILED_STARTS):
+                self._give_up(failure, reason)
+                return
+            self.num_restarts += 1
+            logger.error("%s: starting it again, %d sequences go on from where they are", reason, len(self._streams))
+            self._fail_calls(reason)
+            self._drop_poisonous()
+            await asyncio.to_thread(self._process.stop)
+            self._process = EngineProcess(self.config)
+
+    def _on_ready(self, ready: EngineReady) -> None:
+        num_tokens = ready.num_blocks * ready.block_size
+        logger.info(
+            "KV cache: %d blocks of %d tokens, %d tokens in all, %.1f sequences of %d tokens; kernels: %s; engine ready in %.1f s",
+            ready.num_blocks,
+            ready.block_size,
+            num_tokens,
+            num_tokens / self.max_model_len,
+            self.max_model_len,
+            ready.kernels,
+            ready.load_seconds,
+        )
+        self.stats = EngineStats(blocks_total=ready.num_blocks, blocks_free=ready.num_blocks)
+        # Requests that came while it loaded, or that its predecessor was working on.
+        for sequence_id, stream in self._streams.items():
+            self._process.send(AddRequest(stream.processor.resumed(sequence_id)))
+        self._ready.set()
+
+    def _give_up(self, failure: EngineFailed | None, reason: str) -> None:
+        kinds: dict[str, type[OctavoError]] = {"ConfigError": ConfigError, "ModelLoadError": ModelLoadError}
+        self._failure = kinds.get(failure.kind if failure else "", EngineDeadError)(reason)
+        self._fail_calls(reason)
+        self._fail_all(self._failure)
+
+    def _drop_poisonous(self) -> None:
+        """End requests that were under way in several deaths and gained no token between them: they may be the cause."""
+        for stream in set(self._streams.values()):
+            stream.deaths_without_progress += 1
+            if stream.deaths_without_progress >= MAX_DEATHS_WITHOUT_PROGRESS:
+                logger.error("request %s was under way each time the engine died: giving it up", stream.processor.request_id)
+                self._forget(stream)
+                stream.fail(EngineDeadError("the engine died each time it worked on this request"))
+
+    # -- requests --------------------------------------------------------------------------------------------------------------------
+
+    def _deliver(self, output: Any) -> None:
+        stream = self._streams.get(output.request_id)
+        if stream is None:
+            return  # aborted, while this was on its way
+        stream.deaths_without_progress = 0
+        new, stopped = stream.processor.process(output)
+        if stopped:
+            self._process.send(AbortRequests([output.request_id]))
+        if stopped or output.finish_reason is not None:
+            del self._streams[output.request_id]
+        if new is not None:
+            stream.put(new)
+
+    def _abort(self, stream: RequestStream) -> None:
+        ids = self._forget(stream)
+        if ids and self._ready.is_set():
+            self._process.send(AbortRequests(ids))
+
+    def _forget(self, stream: RequestStream) -> list[str]:
+        ids = [sequence_id for sequence_id in stream.processor.unfinished_ids if self._streams.pop(sequence_id, None) is not None]
+        return ids
+
+    def _fail_all(self, error: OctavoError) -> None:
+        for stream in set(self._streams.values()):
+            stream.fail(error)
+        self._streams.clear()
+
+    def _finish_call(self, call_id: int, value: Any, error: str | None) -> None:
+        future = self._calls.pop(call_id, None)
+        if future is None or future.done():
+            return
+        if error is not None:
+            future.set_exception(OctavoError(error))
+        else:
+            future.set_result(value)
+
+    def _fail_calls(self, reason: str) -> None:
+        for call_id in list(self._calls):
+            self._finish_call(call_id, None, reason)
+
+
+class RequestStream:
+    """A request's outputs as they come. What a slow reader has not taken is merged into one, so nothing piles up.
+
+    Leaving before the end: call `abort`, or `aclose`. Iterating raises EngineDeadError when the request cannot go on.
+    """
+
+    def __init__(self, processor: OutputProcessor, abort: Any) -> None:
+        self.processor = processor
+        self.deaths_without_progress = 0
+        self._abort = abort
+        self._pending: RequestOutput | None = None
+        self._error: OctavoError | None = None
+        self._done = False
+        self._news = asyncio.Event()
+
+    def put(self, output: RequestOutput) -> None:
+        self._pending = output if self._pending is None else merge(self._pending, output)
+        self._news.set()
+
+    def fail(self, error: OctavoError) -> None:
+        self._error = error
+        self._news.set()
+
+    def __aiter__(self) -> RequestStream:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if self._done:
+            raise StopAsyncIteration
+        while self._pending is None:
+            if self._error is not None:
+                self._done = True
+                raise self._error
+            self._news.clear()
+            await self._news.wait()
+        output, self._pending = self._pending, None
+        self._done = output.finished
+        return output
+
+    def abort(self) -> None:
+        """Stop the work; harmless when it has ended."""
+        self._done = True
+        self._abort(self)
+
+    async def aclose(self) -> None:
+        self.abort()

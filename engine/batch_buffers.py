@@ -1,0 +1,124 @@
+"""The worker's tables of running sequences, and the step's batch built from them in preallocated buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.step import NewSequence, StepInput
+from kernels.batch import Batch
+
+
+class SlotTables:
+    """What the worker knows of each running sequence: its tokens and its block table, in the row of its slot."""
+
+    def __init__(self, num_slots: int, max_model_len: int, block_size: int) -> None:
+        self.token_ids = np.zeros((num_slots, max_model_len + 1), np.int32)
+        self.block_tables = np.zeros((num_slots, -(-max_model_len // block_size)), np.int32)
+        self.num_prompt_tokens = np.zeros(num_slots, np.int64)
+        self.num_prompt_logprobs = np.full(num_slots, -1, np.int64)  # -1: none wanted
+
+    def admit(self, new: NewSequence) -> None:
+        self.token_ids[new.slot, : len(new.token_ids)] = new.token_ids
+        self.block_tables[new.slot, : len(new.block_ids)] = new.block_ids
+        self.num_prompt_tokens[new.slot] = new.num_prompt_tokens
+        self.num_prompt_logprobs[new.slot] = -1 if new.prompt_logprobs is None else new.prompt_logprobs
+
+    def apply(self, step: StepInput) -> None:
+        for update in step.block_updates:
+            self.block_tables[update.slot, update.first_index : update.first_index + len(update.block_ids)] = update.block_ids
+
+
+@dataclass(frozen=True)
+class StepArrays:
+    """The scheduled sequences of a step, side by side; all are [num_seqs]."""
+
+    slots: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    query_lens: NDArray[np.int64]
+    samples: NDArray[np.bool_]
+
+    @staticmethod
+    def of(step: StepInput) -> StepArrays:
+        return StepArrays(
+            np.array(step.slots, np.int64),
+            np.array(step.starts, np.int64),
+            np.array(step.query_lens, np.int64),
+            np.array(step.samples, np.bool_),
+        )
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        return self.starts + self.query_lens
+
+
+class BatchBuffers:
+    """A batch's tensors at fixed addresses, filled anew for each step without a loop over sequences.
+
+    On a GPU the arrays are filled in pinned host memory and then copied, one copy a tensor, without waiting.
+    """
+
+    def __init__(self, max_tokens: int, max_seqs: int, max_blocks: int, block_size: int, device: torch.device) -> None:
+        self._block_size = block_size
+        shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+            "token_ids": ((max_tokens,), torch.int32),
+            "positions": ((max_tokens,), torch.int32),
+            "slot_mapping": ((max_tokens,), torch.int64),
+            "query_start_loc": ((max_seqs + 1,), torch.int32),
+            "seq_lens": ((max_seqs,), torch.int32),
+            "block_tables": ((max_seqs, max_blocks), torch.int32),
+            "logits_indices": ((max_seqs + max_tokens,), torch.int32),
+        }
+        pinned = device.type == "cuda"
+        self._host = {name: torch.zeros(shape, dtype=dtype, pin_memory=pinned) for name, (shape, dtype) in shapes.items()}
+        self._arrays = {name: tensor.numpy() for name, tensor in self._host.items()}
+        self._device = self._host if device.type == "cpu" else {name: t.to(device) for name, t in self._host.items()}
+        self.capacity = self._batch(max_tokens, max_seqs, max_seqs, max_blocks, max_query_len=max_tokens, max_seq_len=max_blocks * block_size)
+
+    def fill(self, tables: SlotTables, step: StepArrays, prompt_rows: NDArray[np.int64] | None = None) -> Batch:
+        """The batch of one step. Logits are wanted of each sampling sequence's last token, then of `prompt_rows` (rows of the batch)."""
+        arrays, block_size = self._arrays, self._block_size
+        num_seqs = len(step.slots)
+        query_start_loc = arrays["query_start_loc"][: num_seqs + 1]
+        np.cumsum(step.query_lens, out=query_start_loc[1:])
+        num_tokens = int(query_start_loc[-1])
+
+        positions = np.arange(num_tokens) - np.repeat(query_start_loc[:-1] - step.starts, step.query_lens)
+        slot_of_token = np.repeat(step.slots, step.query_lens)
+        block_ids = tables.block_tables[slot_of_token, positions // block_size].astype(np.int64)
+        arrays["positions"][:num_tokens] = positions
+        arrays["token_ids"][:num_tokens] = tables.token_ids[slot_of_token, positions]
+        arrays["slot_mapping"][:num_tokens] = block_ids * block_size + positions % block_size
+
+        arrays["seq_lens"][:num_seqs] = step.ends
+        max_seq_len = int(step.ends.max())
+        num_blocks = -(-max_seq_len // block_size)
+        arrays["block_tables"][:num_seqs, :num_blocks] = tables.block_tables[step.slots, :num_blocks]
+
+        sampled_rows = query_start_loc[1:][step.samples] - 1
+        num_logits = len(sampled_rows)
+        arrays["logits_indices"][:num_logits] = sampled_rows
+        if prompt_rows is not None:
+            arrays["logits_indices"][num_logits : num_logits + len(prompt_rows)] = prompt_rows
+            num_logits += len(prompt_rows)
+        return self._batch(num_tokens, num_seqs, num_logits, num_blocks, int(step.query_lens.max()), max_seq_len)
+
+    def _batch(self, num_tokens: int, num_seqs: int, num_logits: int, num_blocks: int, max_query_len: int, max_seq_len: int) -> Batch:
+        device = self._device
+        parts = {
+            "token_ids": slice(num_tokens),
+            "positions": slice(num_tokens),
+            "slot_mapping": slice(num_tokens),
+            "query_start_loc": slice(num_seqs + 1),
+            "seq_lens": slice(num_seqs),
+            "block_tables": slice(num_seqs),
+            "logits_indices": slice(num_logits),
+        }
+        if device is not self._host:
+            for name, part in parts.items():
+                device[name][part].copy_(self._host[name][part], non_blocking=True)
+        views = {name: device[name][part] for name, part in parts.items()}
+        return Batch(num_tokens=num_tokens, num_seqs=num_seqs, max_query_len=max_query_len, max_seq_len=max_seq_len, **views)

@@ -1,0 +1,331 @@
+"""BlockManager: which KV block belongs to whom.
+
+Paged memory after Kwon et al. (2023, sections 4.2 and 4.3): fixed-size blocks out of one pool, a block table per sequence, reference
+counts, and a prefix cache keyed by the chained hash of a block's tokens. It deals in block ids only and holds no tensors.
+
+A block is in exactly one of three states:
+
+    free        no table holds it and its content is worthless      } both kinds stand in the one free list, whose
+    cached      no table holds it, its content is kept for a hit    } order is the order of reuse
+    referenced  in ref_count block tables
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from array import array
+from dataclasses import dataclass
+
+from engine.sequence import Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    block_id: int
+    ref_count: int = 0  # block tables that hold it
+    content_hash: bytes | None = None  # set while the prefix cache knows the block
+    parent_hash: bytes | None = None  # the content hash of the block before it in its chain
+    # Neighbours in the free list; None at its ends and while the block is referenced.
+    previous: Block | None = None
+    next: Block | None = None
+
+
+class FreeList:
+    """A doubly linked list of unreferenced blocks in the order of reuse; every operation is O(1).
+
+    Blocks without content go to the front. Cached ones go to the back, last block of a sequence first, so that the front is always the
+    least recently used block of which no cached block is a continuation.
+    """
+
+    def __init__(self) -> None:
+        self._head = Block(-1)
+        self._tail = Block(-2)
+        self._head.next, self._tail.previous = self._tail, self._head
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def push_front(self, block: Block) -> None:
+        self._insert(block, self._head)
+
+    def push_back(self, block: Block) -> None:
+        assert self._tail.previous is not None
+        self._insert(block, self._tail.previous)
+
+    def pop_front(self) -> Block:
+        block = self._head.next
+        assert block is not None and block is not self._tail, "no free block"
+        self.remove(block)
+        return block
+
+    def remove(self, block: Block) -> None:
+        assert block.previous is not None and block.next is not None
+        block.previous.next, block.next.previous = block.next, block.previous
+        block.previous = block.next = None
+        self._length -= 1
+
+    def in_order(self) -> list[Block]:
+        blocks, block = [], self._head.next
+        while block is not None and block is not self._tail:
+            blocks.append(block)
+            block = block.next
+        return blocks
+
+    def _insert(self, block: Block, after: Block) -> None:
+        assert after.next is not None
+        block.previous, block.next = after, after.next
+        after.next.previous = block
+        after.next = block
+        self._length += 1
+
+
+class BlockManager:
+    """Gives blocks to sequences, takes them back, and finds blocks that already hold a prompt's beginning.
+
+    `salt` keys the hashes (default: random), so that nobody outside can aim a collision.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True, salt: bytes | None = None) -> None:
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self.num_evictions = 0
+        self._salt = salt or secrets.token_bytes(16)
+        self._blocks = [Block(block_id) for block_id in range(num_blocks)]
+        self._free = FreeList()
+        self._by_hash: dict[bytes, Block] = {}
+        self._num_cached = 0
+        for block in self._blocks:
+            self._free.push_back(block)
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that an allocation may take: free and cached."""
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that no table holds but whose content is kept."""
+        return self._num_cached
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that no table holds and whose content is worthless."""
+        return self.num_available - self._num_cached
+
+    @property
+    def num_referenced(self) -> int:
+        return self.num_blocks - self.num_available
+
+    # -- a sequence's blocks -------------------------------------------------------------------------------------------------------
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def admit(self, sequence: Sequence, num_spare: int = 0) -> bool:
+        """Give a waiting sequence blocks for all its tokens, the longest cached prefix shared, or leave everything as it was.
+
+        Sets `num_computed_tokens` to the tokens that the cache held. False: fewer than `num_spare` blocks would be left.
+        """
+        assert not sequence.block_table
+        hits = self._find_prefix(sequence)
+        num_needed = self.num_blocks_for(sequence.num_tokens) - len(hits)
+        num_unreferenced_hits = sum(1 for block in hits if block.ref_count == 0)
+        if self.num_available - num_unreferenced_hits - num_needed < num_spare:
+            return False
+        for block in hits:
+            self._reference(block)
+        sequence.block_table = [block.block_id for block in hits]
+        sequence.num_registered_blocks = len(hits)
+        sequence.num_computed_tokens = len(hits) * self.block_size
+        for _ in range(num_needed):
+            sequence.block_table.append(self._take().block_id)
+        return True
+
+    def grow(self, sequence: Sequence) -> bool:
+        """Make room for the sequence's newest token. False: a block was needed and none is to be had."""
+        if self.num_blocks_for(sequence.num_tokens) > len(sequence.block_table):
+            if not self.num_available:
+                return False
+            sequence.block_table.append(self._take().block_id)
+        return True
+
+    def adopt_cached(self, sequence: Sequence) -> list[int]:
+        """Replace blocks that a prefilling sequence has yet to compute by ones that another has computed since.
+
+        Advances `num_computed_tokens` past them; returns the changed indices of the block table.
+        """
+        changed: list[int] = []
+        while (index := sequence.num_computed_tokens // self.block_size) < self._max_hits(sequence):
+            if index != sequence.num_registered_blocks:
+                break  # an earlier block of its own stands in for a cached one until its step is done
+            block = self._by_hash.get(self._hash(sequence, index))
+            if block is None or block.block_id == sequence.block_table[index]:
+                break
+            self._replace(sequence, index, block)
+            sequence.num_computed_tokens = (index + 1) * self.block_size
+            changed.append(index)
+        return changed
+
+    def register(self, sequence: Sequence, step_done: bool) -> list[int]:
+        """Enter the sequence's full computed blocks in the prefix cache.
+
+        Called when a step that fills them is scheduled (attention of the same step may already read them, for every layer writes its
+        keys before it attends), and again when the step is done and the sampled tokens are known. Where a block of the same content
+        is there already, it replaces the sequence's own, but only once the step that writes to that is done. Returns the changed
+        indices of the block table. This keeps every chain of cached blocks inside each table that holds its end, on which the order of
+        eviction rests.
+        """
+        changed: list[int] = []
+        if not self.enable_prefix_caching:
+            return changed
+        num_full = min(sequence.num_computed_tokens, len(sequence.token_ids)) // self.block_size
+        for index in range(sequence.num_registered_blocks, num_full):
+            content_hash = self._hash(sequence, index)
+            known = self._by_hash.get(content_hash)
+            block = self._blocks[sequence.block_table[index]]
+            if known is None:
+                block.content_hash = content_hash
+                block.parent_hash = self._hash(sequence, index - 1) if index else None
+                self._by_hash[content_hash] = block
+            elif not step_done:
+                break
+            elif known is not block:
+                self._replace(sequence, index, known)
+                changed.append(index)
+            sequence.num_registered_blocks = index + 1
+        return changed
+
+    def release(self, sequence: Sequence) -> None:
+        """Give back all blocks of the sequence; cached content stays until its block is needed."""
+        # Last block first: it is the first to be evicted, so no cached block ever outlives the one it continues.
+        for block_id in reversed(sequence.block_table):
+            self._dereference(self._blocks[block_id])
+        sequence.block_table = []
+        sequence.num_registered_blocks = 0
+        sequence.num_computed_tokens = 0
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached content. Running sequences keep their blocks."""
+        for block in self._by_hash.values():
+            block.content_hash = block.parent_hash = None
+        self._by_hash.clear()
+        self._num_cached = 0
+
+    # -- invariants ----------------------------------------------------------------------------------------------------------------
+
+    def check(self, sequences: list[Sequence]) -> None:
+        """Verify every invariant in full, given all sequences that hold blocks. Raises AssertionError with what is wrong."""
+        counts = [0] * self.num_blocks
+        for sequence in sequences:
+            for block_id in sequence.block_table:
+                counts[block_id] += 1
+        in_list = self._free.in_order()
+        assert len(in_list) == len(self._free), "the free list's length is wrong"
+        listed = {block.block_id for block in in_list}
+        assert len(listed) == len(in_list), "a block stands twice in the free list"
+        for block in self._blocks:
+            assert block.ref_count == counts[block.block_id], f"block {block.block_id}: {block.ref_count} != {counts[block.block_id]}"
+            assert (block.ref_count == 0) == (block.block_id in listed), f"block {block.block_id} is in the wrong state"
+            if block.content_hash is not None:
+                assert self._by_hash.get(block.content_hash) is block, f"block {block.block_id} is not under its hash"
+        assert all(block.content_hash == key for key, block in self._by_hash.items()), "a hash leads to a block with another"
+        cached = sum(1 for block in in_list if block.content_hash is not None)
+        assert cached == self._num_cached, f"{cached} cached blocks, but {self._num_cached} counted"
+        self._check_eviction_order(in_list)
+        for sequence in sequences:
+            self._check_sequence(sequence)
+
+    def _check_eviction_order(self, in_list: list[Block]) -> None:
+        place = {block.content_hash: i for i, block in enumerate(in_list) if block.content_hash is not None}
+        for block in self._by_hash.values():
+            if block.parent_hash is None:
+                continue
+            parent = self._by_hash.get(block.parent_hash)
+            assert parent is not None, f"block {block.block_id} outlived the block it continues"
+            if parent.ref_count == 0:
+                assert block.ref_count == 0, f"block {block.block_id} is held, the block it continues is not"
+                assert place[block.content_hash] < place[parent.content_hash], f"block {parent.block_id} would go before its continuation"
+
+    def _check_sequence(self, sequence: Sequence) -> None:
+        table = sequence.block_table
+        assert len(set(table)) == len(table), f"{sequence.request_id} holds a block twice"
+        assert sequence.num_computed_tokens <= len(table) * self.block_size, f"{sequence.request_id} computed more than it holds"
+        for index, block_id in enumerate(table):
+            block = self._blocks[block_id]
+            written_later = (index + 1) * self.block_size > sequence.num_computed_tokens
+            if index < sequence.num_registered_blocks and block.content_hash is not None:
+                assert block.content_hash == self._hash(sequence, index), f"{sequence.request_id}: block {index} has other content"
+            if written_later:
+                assert block.ref_count == 1, f"{sequence.request_id} would write to block {block_id}, which is shared"
+
+    # -- the pool ------------------------------------------------------------------------------------------------------------------
+
+    def _take(self) -> Block:
+        block = self._free.pop_front()
+        if block.content_hash is not None:
+            del self._by_hash[block.content_hash]
+            block.content_hash = block.parent_hash = None
+            self._num_cached -= 1
+            self.num_evictions += 1
+        block.ref_count = 1
+        return block
+
+    def _reference(self, block: Block) -> None:
+        if block.ref_count == 0:
+            self._free.remove(block)
+            self._num_cached -= block.content_hash is not None
+        block.ref_count += 1
+
+    def _dereference(self, block: Block) -> None:
+        assert block.ref_count > 0, f"block {block.block_id} was given back twice"
+        block.ref_count -= 1
+        if block.ref_count == 0:
+            if block.content_hash is None:
+                self._free.push_front(block)
+            else:
+                self._free.push_back(block)
+                self._num_cached += 1
+
+    def _replace(self, sequence: Sequence, index: int, block: Block) -> None:
+        own = self._blocks[sequence.block_table[index]]
+        self._reference(block)
+        self._dereference(own)
+        sequence.block_table[index] = block.block_id
+        sequence.num_registered_blocks = max(sequence.num_registered_blocks, index + 1)
+
+    # -- the prefix cache ----------------------------------------------------------------------------------------------------------
+
+    def _max_hits(self, sequence: Sequence) -> int:
+        """Blocks that may come from the cache: the last token is always computed, since its logits are needed."""
+        if not self.enable_prefix_caching or sequence.wants_prompt_logprobs:
+            return 0
+        return (len(sequence.token_ids) - 1) // self.block_size
+
+    def _find_prefix(self, sequence: Sequence) -> list[Block]:
+        hits: list[Block] = []
+        for index in range(self._max_hits(sequence)):
+            block = self._by_hash.get(self._hash(sequence, index))
+            if block is None:
+                break
+            hits.append(block)
+        return hits
+
+    def _hash(self, sequence: Sequence, index: int) -> bytes:
+        """The identity of the sequence's block `index`: all tokens up to its end, chained block by block, and the cache salt."""
+        hashes = sequence.block_hashes
+        while len(hashes) <= index:
+            start = len(hashes) * self.block_size
+            tokens = array("I", sequence.token_ids[start : start + self.block_size])
+            assert len(tokens) == self.block_size, "only full blocks have a hash"
+            digest = hashlib.blake2b(hashes[-1] if hashes else b"", digest_size=16, key=self._salt)
+            if not hashes and sequence.request.cache_salt is not None:
+                digest.update(b"salt:" + sequence.request.cache_salt.encode("utf-8", "surrogatepass"))
+            digest.update(tokens.tobytes())
+            hashes.append(digest.digest())
+        return hashes[index]

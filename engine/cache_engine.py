@@ -1,0 +1,84 @@
+"""CacheEngine: the tensors behind the KV blocks.
+
+One pool holds a block's keys and values of all layers side by side, [num_blocks, num_layers, 2, num_kv_heads, block_size, head_size], so
+that a whole block is one stretch of memory to copy or to move. It knows nothing of sequences.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import psutil
+import torch
+
+from engine.config import GIB, EngineConfig
+from engine.errors import ConfigError
+from kernels.batch import AttentionShape
+from kernels.ops import Ops
+
+
+class CacheEngine:
+    """The pool and its view for each layer."""
+
+    def __init__(self, shapes: list[AttentionShape], num_blocks: int, block_size: int, dtype: torch.dtype, ops: Ops) -> None:
+        self._ops = ops
+        pool_shape = (num_blocks, len(shapes), *block_shape(shapes[0], block_size))
+        self.pool = _zeros(pool_shape, dtype, ops.device)
+        # of each layer: [num_blocks, 2, num_kv_heads, block_size, head_size], its blocks apart by all the layers
+        self.kv_caches = [self.pool[:, layer] for layer in range(len(shapes))]
+
+    def copy(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy blocks, (source, destination) each, in all layers."""
+        if pairs:
+            indices = torch.tensor(pairs, dtype=torch.int64, device=self.pool.device)
+            for kv_cache in self.kv_caches:
+                self._ops.copy_blocks(kv_cache, indices)
+
+
+def block_shape(shape: AttentionShape, block_size: int) -> tuple[int, int, int, int]:
+    return (2, shape.num_kv_heads, block_size, shape.head_size)
+
+
+def bytes_per_block(shapes: list[AttentionShape], block_size: int, dtype: torch.dtype) -> int:
+    """Of one block in all layers."""
+    if len({(s.num_kv_heads, s.head_size) for s in shapes}) != 1:
+        raise ConfigError("layers with different KV heads or head sizes are not supported")
+    elements = int(np.prod(block_shape(shapes[0], block_size))) * len(shapes)
+    return elements * dtype.itemsize
+
+
+def plan_num_blocks(config: EngineConfig, block_bytes: int, max_model_len: int, device: torch.device) -> int:
+    """How many blocks the pool gets. Raises ConfigError, with the numbers, when not even one full-length sequence would fit."""
+    if config.num_gpu_blocks_override is not None:
+        num_blocks = config.num_gpu_blocks_override
+    else:
+        num_blocks = _memory_for_kv(config, device) // block_bytes
+    num_tokens = num_blocks * config.block_size
+    if num_tokens < max_model_len:
+        needed = -(-max_model_len // config.block_size) * block_bytes
+        raise ConfigError(
+            f"the KV cache of {_mib(num_blocks * block_bytes)} holds {num_tokens} tokens, but one sequence of max_model_len "
+            f"{max_model_len} needs {_mib(needed)}: raise --kv-cache-memory to at least {_mib(needed)}"
+            + (f" or lower --max-model-len to {num_tokens}" if num_tokens else "")
+        )
+    return num_blocks
+
+
+def _memory_for_kv(config: EngineConfig, device: torch.device) -> int:
+    if config.kv_cache_memory is not None:
+        return config.kv_cache_memory
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return max(0, int(total * config.gpu_memory_utilization) - (total - free))
+    return min(psutil.virtual_memory().total // 8, 4 * GIB)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # calloc gives zero pages as they are touched: a pool of gigabytes costs nothing until it is used.
+    pages = np.zeros(int(np.prod(shape)) * dtype.itemsize, np.uint8)
+    return torch.from_numpy(pages).view(dtype).view(shape)
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{-(-num_bytes // (1 << 20))}M"

@@ -1,0 +1,87 @@
+"""EngineCore: the step loop. Schedule, execute, update; then again, for as long as there is work."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from engine.block_manager import BlockManager
+from engine.config import EngineConfig
+from engine.executor import Executor
+from engine.messages import EngineRequest, SequenceOutput
+from engine.model_config import ModelConfig, resolve_max_model_len
+from engine.scheduler import ScheduledStep, Scheduler
+from engine.stats import EngineStats
+from engine.step import StepOutput
+
+
+class EngineCore:
+    """From requests of token ids to new tokens, one step at a time. It holds no tensors: those are the executor's."""
+
+    def __init__(self, config: EngineConfig, model_config: ModelConfig, executor: Executor) -> None:
+        self._executor = executor
+        self.block_manager = BlockManager(executor.info.num_blocks, config.block_size, config.enable_prefix_caching)
+        self.scheduler = Scheduler(
+            self.block_manager,
+            max_num_seqs=config.seq_budget,
+            token_budget=config.token_budget,
+            eos_token_ids=model_config.eos_token_ids,
+            max_model_len=resolve_max_model_len(config, model_config),
+        )
+        self._under_way: deque[tuple[ScheduledStep, Future[StepOutput]]] = deque()
+        self._stats = EngineStats(blocks_total=executor.info.num_blocks)
+        self._utilities: dict[str, Callable[[], Any]] = {"check": self.check, "reset_prefix_cache": self.block_manager.reset_prefix_cache}
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_unfinished or bool(self._under_way)
+
+    def add_request(self, request: EngineRequest) -> None:
+        self.scheduler.add(request)
+
+    def abort_requests(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            self.scheduler.abort(request_id)
+
+    def step(self) -> list[SequenceOutput]:
+        """One step from its schedule to its results."""
+        step = self.scheduler.schedule()
+        if step is not None:
+            self._under_way.append((step, self._executor.execute(step.input)))
+        if not self._under_way:
+            return []
+        done, future = self._under_way.popleft()
+        outputs = self.scheduler.update(done, future.result())
+        self._count(done, outputs)
+        return outputs
+
+    def stats(self) -> EngineStats:
+        """The state of queues and blocks now, and the counts so far."""
+        stats, scheduler, blocks = self._stats, self.scheduler, self.block_manager
+        stats.num_running, stats.num_waiting = len(scheduler.running), scheduler.num_waiting
+        stats.blocks_referenced, stats.blocks_cached, stats.blocks_free = blocks.num_referenced, blocks.num_cached, blocks.num_free
+        stats.prefix_cache_queries_total, stats.prefix_cache_hits_total = scheduler.num_prefix_queries, scheduler.num_prefix_hits
+        stats.preemptions_total, stats.evictions_total = scheduler.num_preemptions, blocks.num_evictions
+        return stats
+
+    def call(self, method: str) -> Any:
+        """Run a utility by its name. Raises KeyError if there is none."""
+        return self._utilities[method]()
+
+    def check(self) -> None:
+        """Verify every invariant of scheduler and blocks. Raises AssertionError."""
+        self.scheduler.check()
+
+    def shutdown(self) -> None:
+        self._executor.shutdown()
+
+    def _count(self, step: ScheduledStep, outputs: list[SequenceOutput]) -> None:
+        stats = self._stats
+        stats.steps_total += 1
+        for new in step.input.new_sequences:
+            if len(new.token_ids) == new.num_prompt_tokens:  # not resumed
+                stats.prompt_tokens_total += new.num_prompt_tokens
+        for output in outputs:
+            stats.generation_tokens_total += len(output.new_token_ids)

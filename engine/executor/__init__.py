@@ -1,0 +1,27 @@
+"""Where the model runs: in this process today; several processes or machines are other executors."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.step import StepInput, StepOutput
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What the engine needs to know of its workers once they have loaded the model."""
+
+    num_blocks: int
+    kernels: str  # name of the operation set
+
+
+class Executor(Protocol):
+    info: WorkerInfo
+
+    def execute(self, step: StepInput) -> Future[StepOutput]:
+        """Run a step. Steps run in the order of the calls."""
+        ...
+
+    def shutdown(self) -> None: ...

@@ -1,0 +1,84 @@
+"""InProcessExecutor: one worker, in the engine's own process."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import torch
+
+from engine.cache_engine import CacheEngine, bytes_per_block, plan_num_blocks
+from engine.config import EngineConfig
+from engine.errors import ConfigError
+from engine.executor import WorkerInfo
+from engine.loader.progress import loading_bar
+from engine.loader.source import ModelSource
+from engine.model_config import resolve_max_model_len
+from engine.model_runner import ModelRunner
+from engine.models import build_model
+from engine.step import StepInput, StepOutput
+from kernels.ops import Ops, load_ops
+
+class InProcessExecutor:
+    """Loads the model and runs each step as it is given; `config.device` is resolved.
+
+    Raises ConfigError or ModelLoadError when the model cannot be served.
+    """
+
+    def __init__(self, config: EngineConfig, source: ModelSource) -> None:
+        model_config = source.config()
+        device = torch.device(config.device)
+        if device.type == "cpu" and config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        ops = _load_ops(config, device, _pick_dtype(config, device, model_config.dtype))
+        max_model_len = resolve_max_model_len(config, model_config)
+        model = build_model(model_config, max_model_len, device)
+
+        # The pool is planned before the weights are read, so that settings that cannot work are refused at once; on CUDA the free
+        # memory is known only when they are there.
+        kv_dtype = ops.dtype if config.kv_cache_dtype == "auto" else getattr(torch, config.kv_cache_dtype)
+        block_bytes = bytes_per_block(model.attention_shapes, config.block_size, kv_dtype)
+        num_blocks = plan_num_blocks(config, block_bytes, max_model_len, device) if device.type == "cpu" else 0
+        with loading_bar(f"loading {source.name}") as progress:
+            model.parameters.load(source.weights(progress), ops, dequantize=config.quantization == "none")
+        if device.type != "cpu":
+            num_blocks = plan_num_blocks(config, block_bytes, max_model_len, device)
+
+        cache = CacheEngine(model.attention_shapes, num_blocks, config.block_size, kv_dtype, ops)
+        self.info = WorkerInfo(num_blocks=num_blocks, kernels=ops.name)
+        self._runner = ModelRunner(
+            model,
+            ops,
+            cache,
+            max_num_seqs=config.seq_budget,
+            token_budget=config.token_budget,
+            max_model_len=max_model_len,
+            block_size=config.block_size,
+            eos_token_ids=model_config.eos_token_ids,
+            enforce_eager=config.enforce_eager,
+        )
+
+    def execute(self, step: StepInput) -> Future[StepOutput]:
+        future: Future[StepOutput] = Future()
+        try:
+            future.set_result(self._runner.execute(step))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self) -> None:
+        del self._runner
+
+
+def _pick_dtype(config: EngineConfig, device: torch.device, checkpoint_dtype: str) -> torch.dtype:
+    if config.dtype != "auto":
+        return getattr(torch, config.dtype)  # type: ignore[no-any-return]
+    if device.type == "cpu":
+        return torch.float32
+    return torch.float16 if checkpoint_dtype == "float16" else torch.bfloat16
+
+
+def _load_ops(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Ops:
+    try:
+        return load_ops(config.kernels, device, dtype)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

@@ -1,0 +1,120 @@
+"""LLM: the offline, blocking face of the engine, for scripts and batch jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from typing import Any
+
+from tqdm import tqdm
+
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.errors import InvalidRequestError
+from engine.executor.device import resolve_device
+from engine.executor.in_process import InProcessExecutor
+from engine.loader.source import resolve_model
+from engine.model_config import resolve_max_model_len
+from engine.output_processor import OutputProcessor, merge
+from engine.outputs import RequestOutput
+from engine.request_builder import RequestBuilder
+from engine.sampling_params import SamplingParams
+
+Prompt = str | SequenceOf[int]
+
+
+class LLM:
+    """Generates for many prompts at once, in this process.
+
+        llm = LLM(model="Qwen/Qwen3-0.6B", max_num_seqs=64)
+        for output in llm.generate(prompts, SamplingParams(temperature=0.8, max_tokens=100)):
+            print(output.outputs[0].text)
+
+    Takes the fields of EngineConfig as keywords. Raises ConfigError or ModelLoadError when the model cannot be served.
+    """
+
+    def __init__(self, model: str | None = None, **settings: Any) -> None:
+        config = resolve_device(EngineConfig(model=model, **settings))
+        source = resolve_model(config.model, config.revision, config.load_format)
+        model_config = source.config()
+        self.config = config
+        self.tokenizer = source.tokenizer()
+        self._chat_template_source = source.chat_template()
+        self._builder = RequestBuilder(resolve_max_model_len(config, model_config), model_config.vocab_size, config.seed)
+        self.engine = EngineCore(config, model_config, InProcessExecutor(config, source))
+
+    def generate(
+        self, prompts: Prompt | SequenceOf[Prompt], params: SamplingParams | SequenceOf[SamplingParams] | None = None, use_tqdm: bool = True
+    ) -> list[RequestOutput]:
+        """The whole output for each prompt (a text, or token ids), in the order of the prompts.
+
+        `params` is one for all or one for each; none is SamplingParams(). Raises InvalidRequestError, before anything runs, when one of
+        them can never be served.
+        """
+        batch = _as_batch(prompts)
+        all_params = [params or SamplingParams()] * len(batch) if params is None or isinstance(params, SamplingParams) else list(params)
+        if len(all_params) != len(batch):
+            raise InvalidRequestError(f"there are {len(batch)} prompts but {len(all_params)} sampling parameters", param="params")
+        processors = [
+            self._prepare(str(i), prompt, prompt_params)
+            for i, (prompt, prompt_params) in enumerate(zip(batch, all_params, strict=True))
+        ]
+        outputs = self._run(processors, use_tqdm)
+        for output, prompt in zip(outputs, batch, strict=True):
+            output.prompt = prompt if isinstance(prompt, str) else None
+        return outputs
+
+    def chat(
+        self,
+        conversations: SequenceOf[ChatMessage] | SequenceOf[SequenceOf[ChatMessage]],
+        params: SamplingParams | SequenceOf[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """The same for conversations: each is a list of {"role", "content"}, rendered by the model's chat template."""
+        batch = [conversations] if conversations and isinstance(conversations[0], dict) else conversations
+        prompts = [self._template.encode(list(conversation)) for conversation in batch]  # type: ignore[arg-type]
+        return self.generate(prompts, params, use_tqdm)
+
+    def _prepare(self, request_id: str, prompt: Prompt, params: SamplingParams) -> OutputProcessor:
+        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        sequences = self._builder.build(request_id, token_ids, params)
+        return OutputProcessor(request_id, token_ids, params, sequences, self.tokenizer)
+
+    def _run(self, processors: list[OutputProcessor], use_tqdm: bool) -> list[RequestOutput]:
+        owners: dict[str, OutputProcessor] = {}
+        results: dict[str, RequestOutput] = {}
+        for processor in processors:
+            for sequence_id in processor.unfinished_ids:
+                owners[sequence_id] = processor
+                self.engine.add_request(processor.resumed(sequence_id))
+        try:
+            with tqdm(total=len(processors), desc="generating", unit="request", disable=not use_tqdm) as bar:
+                while self.engine.has_work:
+                    self._step(owners, results, bar)
+        finally:
+            # Only after an exception, an interrupt above all, is anything left to abort.
+            self.engine.abort_requests(list(owners))
+        for output in results.values():
+            output.outputs.sort(key=lambda completion: completion.index)
+        return [results[processor.request_id] for processor in processors]
+
+    def _step(self, owners: dict[str, OutputProcessor], results: dict[str, RequestOutput], bar: tqdm[Any]) -> None:
+        for sequence_output in self.engine.step():
+            processor = owners[sequence_output.request_id]
+            new, stopped = processor.process(sequence_output)
+            if stopped:
+                self.engine.abort_requests([sequence_output.request_id])
+            if new is not None:
+                known = results.get(processor.request_id)
+                results[processor.request_id] = new if known is None else merge(known, new)
+                if new.finished:
+                    bar.update()
+
+
+def _as_batch(prompts: Prompt | SequenceOf[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if prompts and isinstance(prompts[0], int):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+

@@ -1,0 +1,123 @@
+"""ModelRunner: one worker's model, cache and sampler; it turns a StepInput into a StepOutput."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.batch_buffers import BatchBuffers, SlotTables, StepArrays
+from engine.cache_engine import CacheEngine
+from engine.models import Model
+from engine.outputs import TokenLogprobs
+from engine.sampler import Sampler, gather_logprobs
+from engine.step import StepInput, StepOutput
+from kernels.batch import Batch
+from kernels.ops import Ops
+
+Forward = Callable[[Batch], torch.Tensor]
+
+
+class ModelRunner:
+    """Keeps the running sequences' tokens and block tables in slots, applies each step's deltas, and computes."""
+
+    def __init__(
+        self,
+        model: Model,
+        ops: Ops,
+        cache: CacheEngine,
+        *,
+        max_num_seqs: int,
+        token_budget: int,
+        max_model_len: int,
+        block_size: int,
+        eos_token_ids: Iterable[int],
+        enforce_eager: bool,
+    ) -> None:
+        self._model = model
+        self._ops = ops
+        self._cache = cache
+        self._max_num_seqs = max_num_seqs
+        self._tables = SlotTables(max_num_seqs, max_model_len, block_size)
+        self._buffers = BatchBuffers(token_budget, max_num_seqs, self._tables.block_tables.shape[1], block_size, ops.device)
+        self._sampler = Sampler(max_num_seqs, eos_token_ids)
+        self._forward: Forward = self._forward_eagerly
+        capture = getattr(ops, "capture", None)
+        if capture is not None and not enforce_eager:
+            self._forward = capture(self._forward_with, self._buffers.capacity)
+
+    @torch.inference_mode()
+    def execute(self, step: StepInput) -> StepOutput:
+        """Copy blocks, run one forward pass over the flat batch, and sample."""
+        for new in step.new_sequences:
+            self._tables.admit(new)
+            self._sampler.admit(new)
+        self._tables.apply(step)
+        self._cache.copy(step.block_copies)
+
+        arrays = StepArrays.of(step)
+        prompt = _PromptRows.of(arrays, self._tables)
+        batch = self._buffers.fill(self._tables, arrays, None if prompt is None else prompt.rows)
+        # A recorded pass has room for one row of logits a sequence; prompt log probabilities need more.
+        logits = self._forward(batch) if prompt is None else self._forward_eagerly(batch)
+        return self._sample(arrays, logits, prompt)
+
+    def _sample(self, arrays: StepArrays, logits: torch.Tensor, prompt: _PromptRows | None) -> StepOutput:
+        num_seqs = len(arrays.slots)
+        output = StepOutput(token_ids=[[] for _ in range(num_seqs)], logprobs=[None] * num_seqs, prompt_logprobs=[None] * num_seqs)
+        logits = logits.float()
+        sampling = np.flatnonzero(arrays.samples)
+        if prompt is not None:
+            for i, entries in prompt.logprobs(logits[len(sampling) :]):
+                output.prompt_logprobs[i] = entries
+        if sampling.size:
+            slots, positions = arrays.slots[sampling], arrays.ends[sampling]
+            sampled = self._sampler.sample(logits[: len(sampling)], slots, positions)
+            # The next step finds the token here: it need not have come back to the scheduler by then.
+            self._tables.token_ids[slots, positions] = sampled.token_ids
+            for i, token_id, logprobs in zip(sampling.tolist(), sampled.token_ids.tolist(), sampled.logprobs, strict=True):
+                output.token_ids[i].append(token_id)
+                if logprobs is not None:
+                    output.logprobs[i] = [logprobs]
+        return output
+
+    def _forward_eagerly(self, batch: Batch) -> torch.Tensor:
+        return self._forward_with(self._ops, batch)
+
+    def _forward_with(self, ops: Ops, batch: Batch) -> torch.Tensor:
+        return self._model.forward(ops, batch, self._cache.kv_caches)
+
+
+class _PromptRows:
+    """The rows of a step's batch whose logits give log probabilities of prompt tokens."""
+
+    def __init__(self, owners: list[tuple[int, int]], rows: NDArray[np.int64], targets: NDArray[np.int64], num_top: NDArray[np.int64]):
+        self.rows = rows  # [n] rows of the batch
+        self._owners = owners  # (index of the scheduled sequence, number of its rows)
+        self._targets = targets  # [n] the prompt token that follows
+        self._num_top = num_top  # [n]
+
+    @staticmethod
+    def of(arrays: StepArrays, tables: SlotTables) -> _PromptRows | None:
+        wanting = np.flatnonzero(tables.num_prompt_logprobs[arrays.slots] >= 0)
+        first_rows = np.cumsum(arrays.query_lens) - arrays.query_lens
+        owners, rows, targets, num_top = [], [], [], []
+        for i in wanting.tolist():
+            slot, start = arrays.slots[i], arrays.starts[i]
+            num_rows = int(min(arrays.query_lens[i], tables.num_prompt_tokens[slot] - 1 - start))
+            if num_rows > 0:
+                owners.append((i, num_rows))
+                rows.append(first_rows[i] + np.arange(num_rows))
+                targets.append(tables.token_ids[slot, start + 1 : start + 1 + num_rows].astype(np.int64))
+                num_top.append(np.full(num_rows, tables.num_prompt_logprobs[slot]))
+        if not owners:
+            return None
+        return _PromptRows(owners, np.concatenate(rows), np.concatenate(targets), np.concatenate(num_top))
+
+    def logprobs(self, logits: torch.Tensor) -> Iterable[tuple[int, list[TokenLogprobs]]]:
+        entries = gather_logprobs(logits.float().log_softmax(-1), self._targets, self._num_top)
+        for i, num_rows in self._owners:
+            yield i, entries[:num_rows]
+            entries = entries[num_rows:]

@@ -1,0 +1,107 @@
+"""EngineProcess: the parent's side of one engine process: start it, talk to it, notice its end."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from engine.config import EngineConfig
+from engine.engine_process import Launch
+from engine.messages import FromEngine, Shutdown, ToEngine
+
+
+class EngineProcess:
+    """One run of the engine. It begins to load at once; the sockets lie in a directory that only this user may enter."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._directory = tempfile.mkdtemp(prefix="octavo-")  # mode 0700
+        launch = Launch(
+            config=dataclasses.asdict(config),
+            requests_address=f"ipc://{self._directory}/requests",
+            outputs_address=f"ipc://{self._directory}/outputs",
+        )
+        self._context = zmq.asyncio.Context()
+        self._requests = self._bind(zmq.PUSH, launch.requests_address)
+        self._outputs = self._bind(zmq.PULL, launch.outputs_address)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+        # The parent's import path goes along: -m alone would look for the packages in the working directory.
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"import sys; sys.path[:0] = {_import_path()!r}; from engine.engine_process import main; main()"],
+            stdin=subprocess.PIPE,
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
+        self._process.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: ToEngine) -> None:
+        """Queue a message. Never blocks: the queue has no bound of its own, as requests are bounded before they come here."""
+        self._requests.send(self._encoder.encode(message), zmq.NOBLOCK)
+
+    async def messages(self) -> AsyncIterator[FromEngine]:
+        """Everything that the engine says, until it has ended and all has been read."""
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def watch() -> None:
+            self._process.wait()
+            # The loop may be closed by then.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(ended.set)
+
+        threading.Thread(target=watch, name="engine-watch", daemon=True).start()
+        end = asyncio.ensure_future(ended.wait())
+        try:
+            while True:
+                received = asyncio.ensure_future(self._outputs.recv())
+                await asyncio.wait((received, end), return_when=asyncio.FIRST_COMPLETED)
+                if not received.done():
+                    # The last message may be on its way through the socket still.
+                    await asyncio.wait((received,), timeout=0.2)
+                if not received.done():
+                    received.cancel()
+                    return
+                yield self._decoder.decode(received.result())
+        finally:
+            end.cancel()
+
+    def stop(self, patience: float = 2.0) -> None:
+        """End the process, by force if it does not leave by itself within `patience` seconds, and remove the sockets."""
+        if self._process.poll() is None:
+            self.send(Shutdown())
+            try:
+                self._process.wait(patience)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._requests.close(linger=0)
+        self._outputs.close(linger=0)
+        self._context.term()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _bind(self, kind: int, address: str) -> zmq.asyncio.Socket:
+        socket = self._context.socket(kind)
+        socket.set_hwm(0)
+        socket.bind(address)
+        return socket
+
+
+def _import_path() -> list[str]:
+    return [str(Path(__file__).parent.parent)]

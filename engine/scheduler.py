@@ -1,0 +1,329 @@
+"""Scheduler: which sequences run in the next step, with how many tokens each.
+
+Iteration-level scheduling (Yu et al., 2022) under one token budget for prefill and decode alike, so there are no phases: decodes go
+first, one token each, and are never starved; a long prompt is cut into chunks that fill what the decodes leave (Agrawal et al., 2023).
+When blocks run out, the sequence that would go last gives its own up and is computed again later.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.block_manager import BlockManager
+from engine.messages import EngineRequest, SequenceOutput
+from engine.outputs import FinishReason, TokenLogprobs
+from engine.sequence import Sequence, SequenceStatus
+from engine.step import BlockUpdate, NewSequence, StepInput, StepOutput
+
+
+@dataclass(frozen=True)
+class ScheduledStep:
+    """A step under way: what the worker was told, and whose it is."""
+
+    input: StepInput
+    sequences: list[Sequence]  # side by side with input.slots
+
+
+class Scheduler:
+    """Holds every unfinished sequence, and decides step by step.
+
+    `schedule` never reads a token that is still being computed, so it may be called again before `update` has been given the results of
+    the step before. Steps must be executed, and given to `update`, in the order in which they were scheduled.
+    """
+
+    def __init__(
+        self, block_manager: BlockManager, *, max_num_seqs: int, token_budget: int, eos_token_ids: Iterable[int], max_model_len: int
+    ) -> None:
+        self.block_manager = block_manager
+        self.token_budget = token_budget
+        assert max_num_seqs <= token_budget, "each running sequence must be able to decode in every step"
+        self.max_num_seqs = max_num_seqs
+        self.max_model_len = max_model_len
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.sequences: dict[str, Sequence] = {}  # all that have not finished, by request id
+        self.running: list[Sequence] = []  # in order of precedence
+        self.num_preemptions = 0
+        self.num_prefix_queries = 0  # prompt tokens looked up in the prefix cache
+        self.num_prefix_hits = 0  # of these, found
+        self._waiting: list[tuple[tuple[int, int, int], int, Sequence]] = []  # a heap; entries of aborted sequences go stale
+        self._num_stale = 0
+        self._num_queued = 0  # breaks ties in the heap
+        self._free_slots = list(range(self.max_num_seqs - 1, -1, -1))
+        self._changed_blocks: list[tuple[Sequence, list[int]]] = []  # table entries that the worker has yet to hear of
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting) - self._num_stale
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.sequences)
+
+    # -- requests come and go --------------------------------------------------------------------------------------------------------
+
+    def add(self, request: EngineRequest) -> None:
+        assert request.request_id not in self.sequences, f"request id {request.request_id!r} is in use"
+        sequence = Sequence(request)
+        self.sequences[request.request_id] = sequence
+        self._queue(sequence)
+
+    def abort(self, request_id: str) -> bool:
+        """Drop a sequence; it is in no step scheduled from now on. False if there is none of that id (it may just have finished)."""
+        sequence = self.sequences.get(request_id)
+        if sequence is None:
+            return False
+        self._finish(sequence, "abort", None)
+        return True
+
+    # -- one step --------------------------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> ScheduledStep | None:
+        """The next step, its blocks obtained; None when nothing can run."""
+        step = _StepBuilder()
+        budget = self.token_budget
+        for sequence in [s for s in self.running if s.is_decoding]:
+            if sequence.status is SequenceStatus.RUNNING and not sequence.reached_max_tokens and self._grow_or_preempt(sequence, step):
+                self._schedule_chunk(sequence, 1, step)
+                budget -= 1
+        for sequence in [s for s in self.running if not s.is_decoding]:
+            if budget == 0:
+                break
+            if sequence.num_uncomputed_tokens:
+                budget -= self._prefill(sequence, budget, step)
+        while budget and self._free_slots and (candidate := self._next_waiting()) is not None:
+            if not self._admit(candidate, step):
+                break
+            budget -= self._prefill(candidate, budget, step)
+        if not step.sequences:
+            return None
+        for sequence, changed in self._changed_blocks:
+            if sequence.status is SequenceStatus.RUNNING:
+                step.update_blocks(sequence, changed)
+        self._changed_blocks.clear()
+        return step.build()
+
+    def update(self, step: ScheduledStep, output: StepOutput) -> list[SequenceOutput]:
+        """Take a step's results: append tokens, finish sequences, free or keep their blocks."""
+        outputs = []
+        for i, sequence in enumerate(step.sequences):
+            sampled = step.input.samples[i]
+            if sampled:
+                sequence.num_pending_tokens -= 1
+            if sequence.status is SequenceStatus.FINISHED:
+                continue  # aborted, or ended by an earlier step, while this one was under way
+            prompt_logprobs = output.prompt_logprobs[i]
+            if prompt_logprobs:  # those of a chunk that a preemption made it compute again were delivered already
+                prompt_logprobs = prompt_logprobs[max(0, sequence.num_prompt_logprobs_sent - step.input.starts[i]) :]
+            result = self._take_results(sequence, output.token_ids[i], output.logprobs[i], prompt_logprobs)
+            if result is not None:
+                outputs.append(result)
+        return outputs
+
+    # -- parts of schedule -------------------------------------------------------------------------------------------------------------
+
+    def _grow_or_preempt(self, sequence: Sequence, step: _StepBuilder) -> bool:
+        """Room for the sequence's newest token, if need be taken from those that go last. False: it was itself the last."""
+        num_blocks = len(sequence.block_table)
+        while not self.block_manager.grow(sequence):
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        if len(sequence.block_table) > num_blocks:
+            assert sequence.slot is not None
+            step.block_updates.append(BlockUpdate(sequence.slot, num_blocks, sequence.block_table[num_blocks:]))
+        return True
+
+    def _prefill(self, sequence: Sequence, budget: int, step: _StepBuilder) -> int:
+        """Schedule the next chunk of a prompt, cached blocks skipped. Returns its length."""
+        changed = self.block_manager.adopt_cached(sequence)
+        step.update_blocks(sequence, changed)
+        num_tokens = min(sequence.num_uncomputed_tokens, budget)
+        self._schedule_chunk(sequence, num_tokens, step)
+        return num_tokens
+
+    def _schedule_chunk(self, sequence: Sequence, num_tokens: int, step: _StepBuilder) -> None:
+        start = sequence.num_computed_tokens
+        sequence.num_computed_tokens += num_tokens
+        samples = sequence.num_uncomputed_tokens == 0
+        step.add(sequence, start, num_tokens, samples)
+        if samples:
+            sequence.num_pending_tokens += 1
+        self.block_manager.register(sequence, step_done=False)
+
+    def _admit(self, sequence: Sequence, step: _StepBuilder) -> bool:
+        # Some blocks are left to the running ones, or a sequence admitted now would soon be preempted for them.
+        num_spare = min(len(self.running), self.block_manager.num_blocks // 10)
+        if not self.block_manager.admit(sequence, num_spare):
+            return False
+        heapq.heappop(self._waiting)
+        if sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+            self.num_prefix_queries += sequence.num_prompt_tokens
+            self.num_prefix_hits += sequence.num_cached_tokens
+        sequence.slot = self._free_slots.pop()
+        sequence.status = SequenceStatus.RUNNING
+        insort(self.running, sequence, key=lambda s: s.order)
+        step.new_sequences.append(
+            NewSequence(
+                slot=sequence.slot,
+                token_ids=sequence.token_ids,
+                num_prompt_tokens=sequence.num_prompt_tokens,
+                params=sequence.request.params,
+                seed=sequence.request.seed,
+                sample_index=sequence.request.sample_index,
+                block_ids=list(sequence.block_table),
+                prompt_logprobs=sequence.request.params.prompt_logprobs if sequence.wants_prompt_logprobs else None,
+            )
+        )
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take a running sequence's blocks and slot; it waits and is computed again (Kwon et al., 2023, section 4.5: recomputation)."""
+        self._leave_running(sequence)
+        sequence.status = SequenceStatus.WAITING
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self._queue(sequence)
+
+    # -- parts of update -------------------------------------------------------------------------------------------------------------
+
+    def _take_results(
+        self,
+        sequence: Sequence,
+        token_ids: list[int],
+        logprobs: list[TokenLogprobs] | None,
+        prompt_logprobs: list[TokenLogprobs] | None,
+    ) -> SequenceOutput | None:
+        num_known = len(sequence.token_ids)
+        for token_id in token_ids:
+            sequence.token_ids.append(token_id)
+            self._check_end(sequence, token_id)
+            if sequence.finish_reason is not None:
+                break
+        num_new = len(sequence.token_ids) - num_known
+        if prompt_logprobs:
+            sequence.num_prompt_logprobs_sent += len(prompt_logprobs)
+        if not num_new and not prompt_logprobs:
+            return None
+        result = SequenceOutput(
+            request_id=sequence.request_id,
+            new_token_ids=sequence.token_ids[num_known:],
+            logprobs=None if logprobs is None else logprobs[:num_new],
+            prompt_logprobs=prompt_logprobs,
+            finish_reason=sequence.finish_reason,
+            stop_reason=sequence.stop_reason,
+            num_cached_tokens=sequence.num_cached_tokens or 0,
+        )
+        if sequence.status is SequenceStatus.RUNNING:
+            changed = self.block_manager.register(sequence, step_done=True)
+            if changed:
+                self._changed_blocks.append((sequence, changed))
+        if sequence.finish_reason is not None:
+            self._finish(sequence, sequence.finish_reason, sequence.stop_reason)
+        return result
+
+    def _check_end(self, sequence: Sequence, token_id: int) -> None:
+        params = sequence.request.params
+        if sequence.num_generated_tokens > params.min_tokens:
+            if token_id in params.stop_token_ids:
+                sequence.finish_reason, sequence.stop_reason = "stop", token_id
+                return
+            if token_id in self.eos_token_ids and not params.ignore_eos:
+                sequence.finish_reason = "stop"
+                return
+        if sequence.num_generated_tokens >= sequence.request.max_tokens or len(sequence.token_ids) >= self.max_model_len:
+            sequence.finish_reason = "length"
+
+    def _finish(self, sequence: Sequence, reason: FinishReason, stop_reason: int | None) -> None:
+        if sequence.status is SequenceStatus.RUNNING:
+            self._leave_running(sequence)
+        else:
+            self._num_stale += 1
+        sequence.status = SequenceStatus.FINISHED
+        sequence.finish_reason, sequence.stop_reason = reason, stop_reason
+        del self.sequences[sequence.request_id]
+
+    # -- queues ------------------------------------------------------------------------------------------------------------------------
+
+    def _queue(self, sequence: Sequence) -> None:
+        self._num_queued += 1
+        heapq.heappush(self._waiting, (sequence.order, self._num_queued, sequence))
+
+    def _next_waiting(self) -> Sequence | None:
+        """The waiting sequence that goes first, if it may start."""
+        while self._waiting and self._waiting[0][2].status is SequenceStatus.FINISHED:
+            heapq.heappop(self._waiting)
+            self._num_stale -= 1
+        if not self._waiting:
+            return None
+        sequence = self._waiting[0][2]
+        # Preempted while its newest token was being computed: the worker can be told of it once that is known.
+        return None if sequence.num_pending_tokens else sequence
+
+    def _leave_running(self, sequence: Sequence) -> None:
+        self.block_manager.release(sequence)
+        self.running.remove(sequence)
+        assert sequence.slot is not None
+        self._free_slots.append(sequence.slot)
+        sequence.slot = None
+
+    def check(self) -> None:
+        """Verify every invariant of the scheduler and of its block manager. Raises AssertionError with what is wrong."""
+        assert self.running == sorted(self.running, key=lambda s: s.order), "the running sequences are out of order"
+        for sequence in self.running:
+            assert sequence.status is SequenceStatus.RUNNING and sequence.slot is not None
+        slots = [s.slot for s in self.running if s.slot is not None]
+        assert sorted(slots + self._free_slots) == list(range(self.max_num_seqs)), "a slot is lost or taken twice"
+        waiting = {id(s) for _, _, s in self._waiting if s.status is not SequenceStatus.FINISHED}
+        assert len(waiting) == self.num_waiting, "the count of waiting sequences is wrong"
+        assert len(waiting) + len(self.running) == len(self.sequences), "a sequence is lost"
+        for sequence in self.sequences.values():
+            waits = sequence.status is SequenceStatus.WAITING
+            assert waits == (id(sequence) in waiting), f"{sequence.request_id} is in the wrong queue"
+            assert not waits or (not sequence.block_table and sequence.slot is None), f"{sequence.request_id} waits but holds blocks"
+        manager = self.block_manager
+        assert manager.num_free + manager.num_referenced + manager.num_cached == manager.num_blocks
+        manager.check(self.running)
+
+
+class _StepBuilder:
+    """Collects one step's lists."""
+
+    def __init__(self) -> None:
+        self.sequences: list[Sequence] = []
+        self.new_sequences: list[NewSequence] = []
+        self.block_updates: list[BlockUpdate] = []
+        self.block_copies: list[tuple[int, int]] = []
+        self.slots: list[int] = []
+        self.starts: list[int] = []
+        self.query_lens: list[int] = []
+        self.samples: list[bool] = []
+
+    def add(self, sequence: Sequence, start: int, num_tokens: int, samples: bool) -> None:
+        assert sequence.slot is not None
+        self.sequences.append(sequence)
+        self.slots.append(sequence.slot)
+        self.starts.append(start)
+        self.query_lens.append(num_tokens)
+        self.samples.append(samples)
+
+    def update_blocks(self, sequence: Sequence, changed: list[int]) -> None:
+        assert sequence.slot is not None
+        for index in changed:
+            self.block_updates.append(BlockUpdate(sequence.slot, index, [sequence.block_table[index]]))
+
+    def build(self) -> ScheduledStep:
+        step_input = StepInput(
+            new_sequences=self.new_sequences,
+            block_updates=self.block_updates,
+            block_copies=self.block_copies,
+            slots=self.slots,
+            starts=self.starts,
+            query_lens=self.query_lens,
+            samples=self.samples,
+        )
+        return ScheduledStep(step_input, self.sequences)

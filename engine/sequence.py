@@ -1,0 +1,79 @@
+"""A sequence: one prompt and the tokens generated for it, and how much of it is in the KV cache."""
+
+from __future__ import annotations
+
+import enum
+
+from engine.messages import EngineRequest
+from engine.outputs import FinishReason
+
+
+class SequenceStatus(enum.Enum):
+    WAITING = enum.auto()  # new, or preempted: holds no blocks and no slot
+    RUNNING = enum.auto()  # holds blocks, and a slot in the worker's tables
+    FINISHED = enum.auto()
+
+
+class Sequence:
+    """The scheduler's view of one sequence.
+
+    Tokens whose values are still being computed are counted (`num_pending_tokens`) but not known, so that a step can be scheduled while
+    the one before it runs.
+    """
+
+    def __init__(self, request: EngineRequest) -> None:
+        self.request = request
+        self.status = SequenceStatus.WAITING
+        self.token_ids: list[int] = request.prompt_token_ids + request.generated_token_ids  # all whose values are known
+        self.num_pending_tokens = 0  # sampled by steps whose results have not come back
+        self.num_computed_tokens = 0  # KV of positions [0, n) is in the cache, or is written by a step under way
+        self.block_table: list[int] = []  # block ids; entry i holds positions [i * block_size, (i + 1) * block_size)
+        self.block_hashes: list[bytes] = []  # of the full blocks of token_ids, chained; grows on demand
+        self.num_registered_blocks = 0  # leading entries of block_table that are in the prefix cache under their hash
+        self.slot: int | None = None  # row in the worker's tables while running
+        self.num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache at first admission
+        self.num_prompt_logprobs_sent = 0  # prompt log probabilities already delivered
+        self.num_preemptions = 0
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | None = None
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens, those with values still unknown included."""
+        return len(self.token_ids) + self.num_pending_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def num_generated_tokens(self) -> int:
+        """Generated tokens whose values are known."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def is_decoding(self) -> bool:
+        """Only its newest token is not in the cache yet."""
+        return self.num_uncomputed_tokens == 1 and self.num_tokens > self.num_prompt_tokens
+
+    @property
+    def reached_max_tokens(self) -> bool:
+        """It needs no further step, whatever the values of its pending tokens are."""
+        return self.num_tokens - self.num_prompt_tokens >= self.request.max_tokens
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Smaller goes first: priority, then arrival, then sample index."""
+        return (self.request.priority, self.request.arrival, self.request.sample_index)
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return self.request.params.prompt_logprobs is not None and self.num_prompt_logprobs_sent < self.num_prompt_tokens - 1

@@ -1,0 +1,53 @@
+"""What the scheduler tells the worker for one step, and what comes back.
+
+Small deltas, as a worker keeps each running sequence in a slot of its own tables: a sequence's tokens and settings cross once, then
+only new block ids and counts do. One worker, several tensor-parallel ones or remote ones take the same messages.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.outputs import TokenLogprobs
+from engine.sampling_params import SamplingParams
+
+
+class NewSequence(msgspec.Struct, frozen=True):
+    """A sequence that takes a slot: new, or resumed after a preemption. What the slot held before is forgotten."""
+
+    slot: int
+    token_ids: list[int]  # prompt and generated tokens so far
+    num_prompt_tokens: int
+    params: SamplingParams
+    seed: int
+    sample_index: int
+    block_ids: list[int]
+    prompt_logprobs: int | None  # how many to give at each prompt position; None: none are wanted (any more)
+
+
+class BlockUpdate(msgspec.Struct, frozen=True):
+    """Entries of a block table that are new or changed."""
+
+    slot: int
+    first_index: int
+    block_ids: list[int]
+
+
+class StepInput(msgspec.Struct, frozen=True):
+    """One step. The four lists of the scheduled sequences run side by side."""
+
+    new_sequences: list[NewSequence]
+    block_updates: list[BlockUpdate]  # apply after new_sequences
+    block_copies: list[tuple[int, int]]  # (source, destination), before anything is computed
+    slots: list[int]  # the scheduled sequences, each once
+    starts: list[int]  # position of the first token that the step computes
+    query_lens: list[int]  # tokens that the step computes
+    samples: list[bool]  # whether the last computed token is the sequence's newest, so that the next one is drawn
+
+
+class StepOutput(msgspec.Struct, frozen=True):
+    """The results, side by side with the scheduled sequences of the step."""
+
+    token_ids: list[list[int]]  # zero or more new tokens for each
+    logprobs: list[list[TokenLogprobs] | None]  # one for each new token, where asked for
+    prompt_logprobs: list[list[TokenLogprobs] | None]  # of prompt tokens start + 1 ... start + query_len, where asked for
