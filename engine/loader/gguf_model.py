@@ -32,8 +32,10 @@ class GgufSource:
         self.path = path
         self.file = GgufFile(path)
         architecture = self.file.metadata.get("general.architecture")
-        if architecture not in ARCHITECTURES:
-            raise ModelLoadError(f"{path} holds a model of architecture {architecture!r}; supported are {', '.join(ARCHITECTURES)}")
+        if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+            raise ModelLoadError(
+                f"{path}: models of architecture {architecture!r} are not supported; supported are {', '.join(ARCHITECTURES)}"
+            )
         self._prefix = f"{architecture}."
 
     def config(self) -> ModelConfig:
@@ -49,7 +51,7 @@ class GgufSource:
         embedding = self.file.tensors.get("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2:
             raise ModelLoadError(f"{self.path} has no token embedding: it is damaged or only a part of a model")
-        from engine.loader.gguf_tokenizer import eos_token_ids
+        from engine.loader.gguf_tokenizer import bos_token_id, eos_token_ids
 
         context_length = self._count("context_length")
         return ModelConfig(
@@ -69,7 +71,7 @@ class GgufSource:
             attention_bias="blk.0.attn_q.bias" in self.file.tensors,
             mlp_bias="blk.0.ffn_gate.bias" in self.file.tensors,
             dtype=self._dtype(),
-            bos_token_id=self.file.metadata.get("tokenizer.ggml.bos_token_id"),
+            bos_token_id=bos_token_id(self.file),
             eos_token_ids=eos_token_ids(self.file),
         )
 
@@ -97,8 +99,12 @@ class GgufSource:
         kind = self._get("rope.scaling.type", str, "none")
         factor = self._get("rope.scaling.factor", float, 0.0) or self._get("rope.scale_linear", float, 0.0)
         parameters: dict[str, Any] = {}
+        if factor < 0.0:
+            raise ModelLoadError(f"{self.path} is damaged: the rotary scaling factor is {factor}")
         if kind not in ("none", "linear", "yarn"):
             raise ModelLoadError(f"{self.path}: rotary scaling of kind {kind!r} is not supported in a GGUF; supported are linear, yarn")
+        if f"{self._prefix}rope.scaling.type" not in self.file.metadata and factor:
+            kind = "linear"  # llama.cpp's default for a factor without a type
         if kind == "none" or factor in (0.0, 1.0):
             kind = "default"
         else:
@@ -145,6 +151,8 @@ class GgufSource:
 
     def _get(self, key: str, kind: type, default: Any) -> Any:
         value = self.file.metadata.get(self._prefix + key, default)
+        if kind is float and type(value) is int:
+            value = float(value)
         if not isinstance(value, kind) or (isinstance(value, float) and not math.isfinite(value)):
             raise ModelLoadError(f"{self.path} is damaged: {self._prefix}{key} is {value!r}")
         return value

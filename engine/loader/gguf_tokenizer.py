@@ -66,6 +66,10 @@ def build_tokenizer(file: GgufFile) -> Tokenizer:
     return Tokenizer(backend, special, eos_token_ids(file, tokens))
 
 
+def bos_token_id(file: GgufFile) -> int | None:
+    return _id_at(file, len(_list_of(file, "tokens", str) or []), "bos")
+
+
 def eos_token_ids(file: GgufFile, tokens: Sequence[str] | None = None) -> tuple[int, ...]:
     """The ids of all tokens that end a sequence, the file's own EOS first."""
     tokens = _list_of(file, "tokens", str) or [] if tokens is None else tokens

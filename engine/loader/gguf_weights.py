@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.errors import ModelLoadError
 from engine.loader.gguf_file import GgufFile, TensorInfo
@@ -53,24 +55,22 @@ def hugging_face_name(file: GgufFile, name: str) -> str:
 
 
 def _read(file: GgufFile, tensor: TensorInfo, config: ModelConfig) -> Weight | torch.Tensor:
-    data = torch.frombuffer(file.data, dtype=torch.uint8, count=tensor.num_bytes, offset=tensor.offset)
-    order = _row_order(tensor, config)
-    if order is not None and order.numel() != tensor.shape[0]:
-        raise ModelLoadError(f"{file.path} is damaged: {tensor.name!r} has {tensor.shape[0]} rows, but the heads make {order.numel()}")
+    if len(tensor.shape) > 2:
+        raise ModelLoadError(f"{file.path}: tensor {tensor.name!r} has {len(tensor.shape)} dimensions, but a weight has one or two")
+    data = np.frombuffer(file.data, np.uint8, tensor.num_bytes, tensor.offset).reshape(tensor.shape[0], -1)
+    order = _row_order(file, tensor, config)
+    if order is not None:
+        data = data[order]
+    if len(tensor.shape) == 2:
+        return read_matrix(data, tensor.type.name, tensor.shape[1])
     try:
-        if len(tensor.shape) == 1:
-            vector = read_vector(data, tensor.type.name)
-            return vector if order is None else vector[order]
-        if len(tensor.shape) != 2:
-            raise ValueError(f"it has {len(tensor.shape)} dimensions")
-        matrix = read_matrix(data, tensor.type.name, (tensor.shape[0], tensor.shape[1]))
+        return read_vector(data.reshape(-1), tensor.type.name)
     except ValueError as error:
         raise ModelLoadError(f"{file.path} is damaged: tensor {tensor.name!r}: {error}") from error
-    return matrix if order is None else matrix.select(order)
 
 
-def _row_order(tensor: TensorInfo, config: ModelConfig) -> torch.Tensor | None:
-    """For q and k: which row of the file stands at each row of the half-split form, int64 [out_features].
+def _row_order(file: GgufFile, tensor: TensorInfo, config: ModelConfig) -> NDArray[np.intp] | None:
+    """For q and k: which row of the file stands at each row of the half-split form, [out_features].
 
     GGUF stores their rows for the interleaved form of rotary embedding, which rotates dimensions 2i and 2i + 1; Hugging Face and the
     kernels here rotate i and i + rotary_dim / 2. Only whole rows move, so quantised groups stay as they are.
@@ -79,8 +79,11 @@ def _row_order(tensor: TensorInfo, config: ModelConfig) -> torch.Tensor | None:
     if kind not in ("attn_q", "attn_k"):
         return None
     num_heads = config.num_heads if kind == "attn_q" else config.num_kv_heads
+    if tensor.shape[0] != num_heads * config.head_size:
+        raise ModelLoadError(
+            f"{file.path} is damaged: {tensor.name!r} has {tensor.shape[0]} rows, not {num_heads} heads of {config.head_size}"
+        )
     rotary_dim = config.rope.rotary_dim
-    within_head = torch.arange(config.head_size)
-    within_head[:rotary_dim] = torch.arange(rotary_dim).view(-1, 2).T.reshape(-1)
-    starts = torch.arange(num_heads) * config.head_size
-    return (starts.unsqueeze(1) + within_head).view(-1)
+    within_head = np.arange(config.head_size)
+    within_head[:rotary_dim] = np.arange(rotary_dim).reshape(-1, 2).T.reshape(-1)
+    return (np.arange(num_heads)[:, np.newaxis] * config.head_size + within_head).reshape(-1)
