@@ -1,0 +1,158 @@
+"""The command line: `octavo serve | chat | version`.
+
+Exit statuses: 0 all went well, 1 the engine died, 2 a setting or a model that cannot work, 3 the port is taken, 130 and 143 a second
+Ctrl-C or SIGTERM cut the server short.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from engine.errors import ConfigError, EngineDeadError, ModelLoadError
+from octavo import __version__
+from server.settings import Setting, all_settings, load_configs
+
+EXIT_ENGINE_DIED = 1
+EXIT_BAD_SETTING = 2
+EXIT_PORT_TAKEN = 3
+
+app = typer.Typer(
+    help="Octavo: an OpenAI-compatible async inference server for large language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line and exit with its status: one sentence on stderr for what the user can mend, never a traceback."""
+    try:
+        status = app(standalone_mode=False)
+    except Exception as error:
+        # typer may carry a copy of click under a name of its own, so its errors are told by their face.
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            # An empty message means that help was printed in its place (`octavo` alone).
+            _fail(error.format_message(), error.exit_code)
+        if type(error).__name__ == "Abort":
+            sys.exit(130)
+        if isinstance(error, ConfigError | ModelLoadError):
+            _fail(str(error), EXIT_BAD_SETTING)
+        if isinstance(error, EngineDeadError):
+            _fail(str(error), EXIT_ENGINE_DIED)
+        raise
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _serve(**given: Any) -> int:
+    """Serve a model over HTTP. With no arguments at all: the default model on http://127.0.0.1:8000.
+
+    Settings are taken from flags, then from the settings file, then from their defaults.
+    """
+    from server import listen
+
+    settings_file = given.pop("config", None)
+    model = given.pop("model_argument", None)
+    flags = {name: value for name, value in given.items() if value not in (None, [], ())}
+    if model is not None:
+        if "model" in flags:
+            raise ConfigError("the model is named twice: as an argument and by --model")
+        flags["model"] = model
+    engine_config, server_config = load_configs(flags, settings_file)
+    try:
+        listener = listen.bind(server_config)
+    except listen.PortTakenError as error:
+        _fail(str(error), EXIT_PORT_TAKEN)
+    with listener:
+        # The engine process starts before this one imports anything heavy, so that the two start-ups overlap.
+        from engine.async_engine import AsyncLLMEngine
+
+        engine = AsyncLLMEngine(engine_config)
+        from server.serve import serve
+
+        return serve(engine, server_config, listener)
+
+
+def _flag(setting: Setting) -> inspect.Parameter:
+    """The command-line option of one setting. None means that it was not given."""
+    name = "--" + setting.name.replace("_", "-")
+    metavar = None
+    kind: Any = setting.kind
+    if setting.choices:
+        metavar = "[" + "|".join(setting.choices) + "]"
+    elif setting.is_size:
+        kind, metavar = str, "SIZE"
+    elif setting.kind is tuple:
+        kind = list[str]
+    names = [f"{name}/--no-{name[2:]}"] if setting.kind is bool else [name]
+    shown = setting.help if setting.default in (None, "", ()) else f"{setting.help} (default: {_show(setting.default)})"
+    panel = "Engine" if setting.owner.__name__ == "EngineConfig" else "Server"
+    option = typer.Option(*names, help=shown, metavar=metavar, envvar=setting.envvar, show_default=False, rich_help_panel=panel)
+    return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int) and value >= 1 << 20 and value % (1 << 20) == 0:
+        return f"{value >> 20}M"
+    return str(value)
+
+
+def _serve_command() -> Callable[..., int]:
+    """`_serve` with a signature made of the settings, which is what typer reads."""
+
+    def command(**given: Any) -> int:
+        return _serve(**given)
+
+    positional = typer.Argument(help=all_settings()["model"].help, metavar="MODEL", show_default=False)
+    config = typer.Option("--config", "-c", help="settings file in YAML, as in configs/", metavar="FILE", show_default=False)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("model_argument", keyword, default=None, annotation=Annotated[str | None, positional]),
+        inspect.Parameter("config", keyword, default=None, annotation=Annotated[str | None, config]),
+        *(_flag(setting) for setting in all_settings().values()),
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__doc__ = _serve.__doc__
+    return command
+
+
+app.command("serve")(_serve_command())
+
+
+@app.command("chat")
+def chat(
+    url: Annotated[str, typer.Option(help="where the server is")] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="model to ask for; none: the server's first", show_default=False)] = None,
+    system: Annotated[str | None, typer.Option(help="system prompt", show_default=False)] = None,
+    api_key: Annotated[str | None, typer.Option(help="key to send", envvar="OCTAVO_API_KEY", show_default=False)] = None,
+    temperature: Annotated[float | None, typer.Option(help="0: greedy; none: the model's default", show_default=False)] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="longest answer, in tokens", show_default=False)] = None,
+) -> int:
+    """Talk to a running server from the terminal. /reset forgets the conversation, /exit leaves."""
+    from server.terminal_chat import TerminalChat
+
+    return TerminalChat(url, model, system, api_key, temperature, max_tokens).run()
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"octavo {__version__}")
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    if message:
+        print(f"octavo: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

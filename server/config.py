@@ -1,0 +1,56 @@
+"""The settings of the HTTP server. Those of the engine are in engine/config.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engine.errors import ConfigError
+
+
+def _setting(default: Any, help: str, envvar: str | None = None) -> Any:
+    return field(default=default, metadata={"help": help, "envvar": envvar})
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Settings of one server. The command line takes each as a flag, and a settings file each as a line.
+
+    Raises ConfigError when a value is out of range.
+    """
+
+    host: str = _setting("127.0.0.1", "address to listen on; 0.0.0.0: every interface")
+    port: int = _setting(8000, "port to listen on; 0: any free one, told at start-up")
+    root_path: str = _setting("", "prefix that a proxy in front removes from the path")
+    cors_origins: tuple[str, ...] = _setting((), "web pages' origins that may call this server from a browser; '*': all; may be repeated")
+    api_key: str | None = _setting(None, "key that clients must send as a bearer token; none: no key asked", "OCTAVO_API_KEY")
+
+    served_model_name: tuple[str, ...] = _setting((), "name of the model in the API; may be repeated, the first is reported")
+    chat_template: str | None = _setting(None, "Jinja template, or a file that holds one; none: the model's own")
+    generation_config: Literal["auto", "none"] = _setting(
+        "auto", "auto: sampling defaults from the model's generation_config.json; none: OpenAI's defaults"
+    )
+    allow_unknown_parameters: bool = _setting(False, "log request parameters that nobody knows, rather than refuse them")
+
+    max_body_size: int = _setting(16 << 20, "longest request body, in bytes (suffixes K, M, G)")
+    max_pending_requests: int = _setting(2048, "requests held at once, waiting ones included; more are answered with 429")
+    sse_keepalive: float = _setting(15.0, "seconds of silence in a stream after which a comment line is sent; 0: never")
+    grace_period: float = _setting(30.0, "seconds that running requests are given after SIGTERM or Ctrl-C")
+    timeout_keep_alive: int = _setting(75, "seconds that an idle connection stays open")
+    backlog: int = _setting(2048, "connections that the kernel queues for us")
+
+    log_level: Literal["debug", "info", "warning", "error"] = _setting("info", "least severe messages that are logged")
+    log_format: Literal["pretty", "json"] = _setting("pretty", "pretty: for people; json: one object a line")
+    access_log: bool = _setting(True, "one line per request, at level info")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port must be between 0 and 65535, but is {self.port}")
+        for name in ("sse_keepalive", "grace_period", "timeout_keep_alive"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} must be a number of seconds, 0 or more, but is {getattr(self, name)}")
+        for name in ("max_body_size", "max_pending_requests", "backlog"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, but is {getattr(self, name)}")
+        if self.api_key is not None and not self.api_key.strip():
+            raise ConfigError("api_key must not be empty: leave it out to ask for none")

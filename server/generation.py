@@ -1,0 +1,91 @@
+"""One prompt's way through the engine: outputs pass by, and what the log and the metrics want of them is noted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from engine.errors import EngineDeadError
+from engine.outputs import RequestOutput
+from engine.sampling_params import SamplingParams
+from server.errors import ApiError
+from server.record import RequestRecord
+
+if TYPE_CHECKING:
+    from server.service import Service
+
+
+class Generation:
+    """An async iterator over a request's output deltas. Leaving it early, aborts the request in the engine.
+
+    Raises at once InvalidRequestError for what the engine refuses; while iterating EngineDeadError, or ApiError when the server ends
+    the request itself.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        record: RequestRecord,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> None:
+        self.prompt_token_ids = prompt_token_ids
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+        self._service = service
+        self._record = record
+        self._stream = service.engine.generate(prompt_token_ids, params, request_id, priority=priority, cache_salt=cache_salt)
+        self._finished = False  # nothing is left to abort
+        self._end: ApiError | None = None
+        record.prompt_tokens += len(prompt_token_ids)
+        record.at_end.append(self._leave)  # an iterator that was never started runs no `finally` of its own
+        service.running.add(self)
+
+    def end_with(self, error: ApiError) -> None:
+        """Make the iteration raise `error`, and abort the request."""
+        self._end = error
+        self._stream.abort()
+        self._stream.fail(EngineDeadError(error.message))  # wakes whoever waits for the next output
+
+    def _leave(self) -> None:
+        self._service.running.discard(self)
+        if not self._finished:
+            self._finished = True
+            self._stream.abort()
+
+    async def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        record, observe = self._record, self._service.metrics.inter_token.observe
+        last: float | None = None
+        try:
+            async for output in self._stream:
+                num_new = sum([len(sequence.token_ids) for sequence in output.outputs])
+                if num_new:
+                    now = time.perf_counter()
+                    if last is not None:
+                        for _ in range(num_new):
+                            observe((now - last) / num_new)
+                    elif record.first_token is None:
+                        record.first_token = now
+                        self._service.metrics.first_token.observe(now - record.started)
+                    last = now
+                    self.completion_tokens += num_new
+                    record.completion_tokens += num_new
+                if output.num_cached_tokens and not self.cached_tokens:
+                    self.cached_tokens = output.num_cached_tokens
+                    record.cached_tokens += output.num_cached_tokens
+                for sequence in output.outputs:
+                    if sequence.finish_reason == "abort":
+                        raise self._end or ApiError(503, "the request was aborted by the server", code="request_aborted")
+                    if sequence.finish_reason is not None:
+                        record.finish_reasons.append(sequence.finish_reason)
+                yield output
+            self._finished = True
+        except EngineDeadError as error:
+            raise self._end or error from None
+        finally:
+            self._leave()

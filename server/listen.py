@@ -1,0 +1,40 @@
+"""The listening socket, bound before anything else so that a taken port is told at once."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from engine.errors import ConfigError
+from server.config import ServerConfig
+
+
+class PortTakenError(Exception):
+    """Another process listens on the port."""
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """A socket bound to the configured address, not yet listening. Raises PortTakenError, or ConfigError for an impossible address."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((config.host, config.port))
+        # Two sockets may both bind a port with SO_REUSEADDR as long as neither listens, so the conflict would show only then.
+        bound.listen(config.backlog)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTakenError(
+                f"port {config.port} on {config.host} is taken by another process: stop it, or choose another with --port"
+            ) from error
+        raise ConfigError(f"cannot listen on {config.host} port {config.port}: {error.strerror or error}") from error
+    return bound
+
+
+def url_of(listener: socket.socket) -> str:
+    """The URL under which a client on this machine finds the listener."""
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

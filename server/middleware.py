@@ -1,0 +1,77 @@
+"""What surrounds every request: its id, the key check, the last resort for errors, its log line and its metrics.
+
+Pure ASGI, because a wrapper that reads the body or the response would cost every streamed token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.config import ServerConfig
+from server.errors import ApiError, as_api_error, error_response, is_foreseen
+from server.logs import log_access, logger
+from server.metrics import Metrics
+from server.record import RequestRecord, new_record
+
+_OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"})
+
+
+class RequestMiddleware:
+    """Gives each request a RequestRecord and, whatever happens, an answer."""
+
+    def __init__(self, app: ASGIApp, config: ServerConfig, metrics: Metrics) -> None:
+        self.app = app
+        self.config = config
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        record = new_record(scope)  # type: ignore[arg-type]
+        request_id = record.request_id.encode("latin-1")
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+            await send(message)
+
+        try:
+            self._check_key(scope)
+            await self.app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            record.client_left = True
+        except Exception as error:
+            await self._answer_error(error, record, scope, receive, send_with_id)
+        finally:
+            for leave in record.at_end:
+                leave()
+            ended = time.perf_counter()
+            self.metrics.request_ended(record, ended)
+            if self.config.access_log:
+                log_access(record, ended)
+
+    def _check_key(self, scope: Scope) -> None:
+        if self.config.api_key is None or scope["path"] in _OPEN_PATHS or scope["method"] == "OPTIONS":
+            return
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        kind, _, key = given.partition(b" ")
+        if kind.lower() != b"bearer" or not hmac.compare_digest(key.strip(), self.config.api_key.encode()):
+            message = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'"
+            raise ApiError(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
+
+    async def _answer_error(self, error: Exception, record: RequestRecord, scope: Scope, receive: Receive, send: Any) -> None:
+        if not is_foreseen(error):
+            logger.error("request %s failed", record.request_id, exc_info=error)
+        if record.status is not None:
+            # Half an answer is out. Only closing the connection tells the client that it is not whole.
+            raise error
+        answer = as_api_error(error, record.request_id)
+        record.error = answer.message
+        await error_response(answer)(scope, receive, send)

@@ -1,0 +1,91 @@
+"""From the bytes of a request body to a validated model, or to a 400 that names the field."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, from_json
+from starlette.requests import Request
+
+from server.errors import ApiError
+from server.protocol.fates import Parameter, sort_parameters
+
+_LONGEST_NAME = 200
+
+
+class RequestBody(BaseModel):
+    """The root of the request models. Strict, so that "5" is no number and 1 no truth value, as at OpenAI."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+
+
+Body = TypeVar("Body", bound=RequestBody)
+
+
+async def read_body(request: Request, longest: int) -> bytes:
+    """The request's body. Raises ApiError 413 as soon as it is known to be longer than `longest` bytes."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > longest:
+        raise _too_large(longest)
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > longest:
+            raise _too_large(longest)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def parse_body(data: bytes, model: type[Body], table: dict[str, Parameter], allow_unknown: bool) -> Body:
+    """The validated body. Raises ApiError 400 naming the field at fault."""
+    try:
+        body = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(body, dict):
+        raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+    kept = sort_parameters(body, table, allow_unknown)
+    try:
+        return model.model_validate(kept)
+    except ValidationError as error:
+        raise _as_api_error(error, kept) from error
+
+
+def _as_api_error(error: ValidationError, body: dict[str, Any]) -> ApiError:
+    details = error.errors(include_url=False, include_context=False)
+    first = _path(details[0], body)
+    # The arms of a union each have their say about the same field.
+    reasons = dict.fromkeys(_reason(detail) for detail in details if _path(detail, body) == first)
+    if not first:
+        return ApiError(400, "; or ".join(reasons))
+    return ApiError(400, f"{first}: {'; or '.join(reasons)}", param=first)
+
+
+def _reason(detail: ErrorDetails) -> str:
+    if detail["type"] == "missing":
+        return "this field is required"
+    if detail["type"] == "extra_forbidden":
+        return "this field is not known"
+    message = detail["msg"].removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _path(detail: ErrorDetails, body: Any) -> str:
+    """The field's place in the body, as in messages.0.content. pydantic's own location also names the arms of unions."""
+    path: list[str] = []
+    here: Any = body
+    for step in detail["loc"]:
+        if (isinstance(here, dict) and step in here) or (isinstance(here, list) and isinstance(step, int) and 0 <= step < len(here)):
+            here = here[step]  # type: ignore[index]
+            path.append(str(step))
+        elif detail["type"] == "missing" and step == detail["loc"][-1]:
+            path.append(str(step))
+    return ".".join(path)[:_LONGEST_NAME]
+
+
+def _too_large(longest: int) -> ApiError:
+    # The rest of the body stays unread, so the connection cannot be used again.
+    message = f"the request body is longer than the {longest} bytes that this server takes"
+    return ApiError(413, message, code="request_too_large", headers={"connection": "close"})

@@ -1,0 +1,99 @@
+"""The body of POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from engine.errors import InvalidRequestError
+from server.protocol.body import RequestBody
+from server.protocol.sampling import SamplingBody
+
+
+class ContentPart(BaseModel):
+    """A piece of a message's content. Which types can be rendered is decided later, so that others get an error of their own."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: str
+
+
+class FunctionCall(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    name: str
+    arguments: str | dict[str, Any]
+
+
+class ToolCall(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(BaseModel):
+    """One message. Fields that are not named here reach the template, which may know them (`reasoning_content`, ...)."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+# Variables that the server itself gives to templates.
+_RESERVED = {"messages", "tools", "documents", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"}
+Messages = Annotated[list[Message], Field(min_length=1)]
+
+
+class TemplateBody(RequestBody):
+    """The parameters that say how messages become a prompt."""
+
+    add_generation_prompt: bool | None = None  # None: unless the final message is continued
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _no_reserved_names(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if taken := _RESERVED & value.keys():
+            raise ValueError(f"must not set {min(taken)!r}, which is not the template's to choose")
+        return value
+
+    def opens_answer(self) -> bool:
+        """Whether the prompt ends where an answer begins. Raises InvalidRequestError for a contradiction."""
+        if self.continue_final_message and self.add_generation_prompt:
+            raise InvalidRequestError(
+                "continue_final_message and add_generation_prompt exclude each other: a message is continued, or a new one begins",
+                param="continue_final_message",
+            )
+        return not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+
+
+class ChatCompletionRequest(SamplingBody, TemplateBody):
+    """The implemented parameters of a chat completion."""
+
+    messages: Messages
+    max_completion_tokens: int | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    add_special_tokens: bool = False  # templates write them out
+
+    def token_limit(self) -> int | None:
+        """max_tokens under either of its names. Raises InvalidRequestError when they differ."""
+        both = {self.max_tokens, self.max_completion_tokens} - {None}
+        if len(both) > 1:
+            raise InvalidRequestError("max_tokens and max_completion_tokens mean the same, but differ", param="max_completion_tokens")
+        return both.pop() if both else None
+
+    def wanted_logprobs(self) -> int | None:
+        """How many alternatives to each token are wanted; None: no log probabilities. Raises InvalidRequestError for a contradiction."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequestError("top_logprobs needs logprobs: true", param="top_logprobs")
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= 20:
+            raise InvalidRequestError(f"top_logprobs must be between 0 and 20, but is {self.top_logprobs}", param="top_logprobs")
+        return (self.top_logprobs or 0) if self.logprobs else None

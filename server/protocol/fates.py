@@ -1,0 +1,239 @@
+"""The fate of every request parameter: one table, from which the server validates and docs/parameters.md is written.
+
+`python -m server.protocol.fates > docs/parameters.md` renews the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from server.errors import ApiError, unsupported
+from server.logs import logger
+
+
+class Fate(Enum):
+    """What becomes of a parameter."""
+
+    IMPLEMENTED = "implemented"
+    ACCEPTED = "accepted, no effect here"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of one endpoint. null always means the same as leaving it out."""
+
+    name: str
+    fate: Fate
+    note: str
+    neutral: tuple[Any, ...] = ()  # for REFUSED: the values that ask for nothing, and are accepted
+    is_neutral: Callable[[Any, dict[str, Any]], bool] | None = None  # the same where it depends on the rest of the body
+    extra: bool = False  # not OpenAI's: taught by other self-hosted servers
+
+    def accepts(self, value: Any, body: dict[str, Any]) -> bool:
+        """Whether a refused parameter's value asks for nothing."""
+        if self.is_neutral is not None:
+            return self.is_neutral(value, body)
+        return any(type(value) in (type(one), int, float) and value == one for one in self.neutral)
+
+
+def sort_parameters(body: dict[str, Any], table: dict[str, Parameter], allow_unknown: bool) -> dict[str, Any]:
+    """The implemented parameters of a body.
+
+    Raises ApiError (400) for a refused one whose value asks for something, and for unknown ones unless they are allowed.
+    """
+    kept: dict[str, Any] = {}
+    unknown: list[str] = []
+    for name, value in body.items():
+        parameter = table.get(name)
+        if parameter is None:
+            unknown.append(name)
+        elif value is None or parameter.fate is Fate.ACCEPTED:
+            continue
+        elif parameter.fate is Fate.IMPLEMENTED:
+            kept[name] = value
+        elif not parameter.accepts(value, body):
+            raise unsupported(name, f"{name} is not supported here: {parameter.note}")
+    if unknown and not allow_unknown:
+        names = ", ".join(repr(name[:100]) for name in unknown[:10])
+        raise ApiError(400, f"unknown parameter: {names}", param=unknown[0][:100], code="unknown_parameter")
+    if unknown:
+        logger.warning("unknown parameters were ignored: %s", ", ".join(repr(name[:100]) for name in unknown[:10]))
+    return kept
+
+
+def _implemented(name: str, note: str = "", extra: bool = False) -> Parameter:
+    return Parameter(name, Fate.IMPLEMENTED, note, extra=extra)
+
+
+def _accepted(name: str, note: str, extra: bool = False) -> Parameter:
+    return Parameter(name, Fate.ACCEPTED, note, extra=extra)
+
+
+def _refused(name: str, note: str, *neutral: Any, extra: bool = False) -> Parameter:
+    return Parameter(name, Fate.REFUSED, note, neutral, extra=extra)
+
+
+def _by_name(parameters: Iterable[Parameter]) -> dict[str, Parameter]:
+    table = {parameter.name: parameter for parameter in parameters}
+    return dict(sorted(table.items(), key=lambda item: (item[1].extra, item[0])))
+
+
+_NO_GRAMMAR = "output cannot be constrained to a grammar yet"
+_NO_PENALTY = "penalties are not implemented"
+_NO_TOOLS = "tools are not implemented"
+_NO_AUDIO = "the model neither hears nor speaks"
+
+_SAMPLING = (
+    _implemented("model", "one of `GET /v1/models`; left out: the server's model"),
+    _implemented("n", "1 to 128"),
+    _implemented("max_tokens", "left out: to the end of the context (completions: 16)"),
+    _implemented("temperature", "0 is greedy; at most 100"),
+    _implemented("top_p"),
+    _implemented("seed", "64 bits; the answer then depends on nothing else that runs"),
+    _implemented("stop", "a string or up to 64 of them"),
+    _implemented("stream"),
+    _implemented("stream_options", "`include_usage`, `continuous_usage_stats`; `include_obfuscation` has no effect"),
+    _implemented("logprobs"),
+    _accepted("user", "bookkeeping"),
+    _refused("frequency_penalty", _NO_PENALTY, 0),
+    _refused("presence_penalty", _NO_PENALTY, 0),
+    _refused("logit_bias", "biases are not implemented", {}),
+    _implemented("top_k", "0 or -1 keeps all", extra=True),
+    _implemented("min_p", extra=True),
+    _implemented("stop_token_ids", extra=True),
+    _implemented("min_tokens", extra=True),
+    _implemented("ignore_eos", extra=True),
+    _implemented("prompt_logprobs", "not with `stream`", extra=True),
+    _implemented("skip_special_tokens", extra=True),
+    _implemented("include_stop_str_in_output", extra=True),
+    _implemented("truncate_prompt_tokens", "keep the last k tokens of the prompt; -1: as many as fit", extra=True),
+    _implemented("add_special_tokens", extra=True),
+    _implemented("cache_salt", "prompts share cached prefixes only with prompts of the same salt", extra=True),
+    _implemented("priority", "lower runs earlier; 0 by default", extra=True),
+    _implemented("return_token_ids", extra=True),
+    _refused("repetition_penalty", _NO_PENALTY, 1, extra=True),
+    _refused("length_penalty", _NO_PENALTY, 1, extra=True),
+    _refused("use_beam_search", "beam search is not implemented", False, extra=True),
+    _refused("bad_words", "banned words are not implemented", [], extra=True),
+    _refused("allowed_token_ids", "allowed tokens are not implemented", extra=True),
+    _refused("logits_processors", "logits processors are not implemented", [], extra=True),
+    _refused("spaces_between_special_tokens", "special tokens are joined as the tokenizer does", True, extra=True),
+    _refused("return_tokens_as_token_ids", "use return_token_ids", False, extra=True),
+    _refused("structured_outputs", _NO_GRAMMAR, {}, extra=True),
+    _refused("guided_json", _NO_GRAMMAR, extra=True),
+    _refused("guided_regex", _NO_GRAMMAR, extra=True),
+    _refused("guided_choice", _NO_GRAMMAR, extra=True),
+    _refused("guided_grammar", _NO_GRAMMAR, extra=True),
+)
+
+CHAT = _by_name(
+    (
+        *_SAMPLING,
+        _implemented("messages", "text parts only; `developer` is `system` unless the template knows it"),
+        _implemented("max_completion_tokens", "the same as `max_tokens`"),
+        _implemented("top_logprobs", "0 to 20, with `logprobs`"),
+        _accepted("metadata", "bookkeeping"),
+        _accepted("safety_identifier", "bookkeeping"),
+        _accepted("prompt_cache_key", "the prefix cache needs no hint"),
+        _accepted("prompt_cache_options", "the prefix cache needs no hint"),
+        _accepted("prompt_cache_retention", "the prefix cache needs no hint"),
+        _accepted("prediction", "a hint for speed, which changes no answer"),
+        _refused("service_tier", "there is one tier, which is `default`", "auto", "default"),
+        _refused("store", "nothing is stored", False),
+        _refused("audio", _NO_AUDIO),
+        _refused("modalities", _NO_AUDIO, ["text"]),
+        _refused("moderation", "there is no moderation"),
+        _refused("web_search_options", "there is no web search"),
+        _refused("reasoning_effort", "the model does not reason apart from its answer", "none"),
+        _refused("verbosity", "the model has no such control", "medium"),
+        _refused("response_format", _NO_GRAMMAR, {"type": "text"}),
+        _refused("tools", _NO_TOOLS, []),
+        _refused("tool_choice", _NO_TOOLS, "none", "auto"),
+        _refused("parallel_tool_calls", _NO_TOOLS, True, False),
+        _refused("functions", _NO_TOOLS, []),
+        _refused("function_call", _NO_TOOLS, "none", "auto"),
+        _implemented("add_generation_prompt", "true unless `continue_final_message`", extra=True),
+        _implemented("continue_final_message", "go on writing the last message", extra=True),
+        _implemented("chat_template_kwargs", "variables for the chat template", extra=True),
+        _refused("chat_template", "templates come from the model or from --chat-template", extra=True),
+        _refused("documents", "the template is given no documents", [], extra=True),
+        _refused("echo", "only completions echo their prompt", False, extra=True),
+        _refused("include_reasoning", "the model does not reason apart from its answer", True, extra=True),
+    )
+)
+
+COMPLETIONS = _by_name(
+    (
+        *_SAMPLING,
+        _implemented("prompt", "a string, a list of strings, token ids, or a list of lists of them"),
+        _implemented("echo"),
+        Parameter(
+            "best_of",
+            Fate.REFUSED,
+            "accepted when it equals n: there is no ranking of more",
+            is_neutral=lambda value, body: value == (1 if body.get("n") is None else body["n"]),
+        ),
+        _refused("suffix", "the model has no template to fill in the middle", ""),
+        _refused("response_format", _NO_GRAMMAR, {"type": "text"}, extra=True),
+    )
+)
+
+TOKENIZE = _by_name(
+    (
+        _implemented("model", "one of `GET /v1/models`", extra=True),
+        _implemented("prompt", "text; or `messages`", extra=True),
+        _implemented("messages", "chat messages; or `prompt`", extra=True),
+        _implemented("add_special_tokens", "true for a prompt, false for messages", extra=True),
+        _implemented("add_generation_prompt", extra=True),
+        _implemented("continue_final_message", extra=True),
+        _implemented("chat_template_kwargs", extra=True),
+        _implemented("return_token_strs", extra=True),
+        _refused("chat_template", "templates come from the model or from --chat-template", extra=True),
+        _refused("tools", _NO_TOOLS, [], extra=True),
+    )
+)
+
+DETOKENIZE = _by_name((_implemented("model", "one of `GET /v1/models`", extra=True), _implemented("tokens", "token ids", extra=True)))
+
+ENDPOINTS = {
+    "POST /v1/chat/completions": CHAT,
+    "POST /v1/completions": COMPLETIONS,
+    "POST /tokenize": TOKENIZE,
+    "POST /detokenize": DETOKENIZE,
+}
+
+
+def page() -> str:
+    """docs/parameters.md."""
+    lines = [
+        "# Request parameters",
+        "",
+        "Every parameter of the `openai` package's types, and those that self-hosted servers have added (marked \\*; send them at the top",
+        "level of the body, `extra_body` in the SDK), has one of three fates. None is dropped silently: what would change the answer is",
+        "refused with 400, `code: unsupported_parameter` and `param` naming it. `null` is the same as leaving a parameter out. Unknown",
+        "parameters are refused too, unless the server runs with `--allow-unknown-parameters`.",
+        "",
+        "This page is written by `python -m server.protocol.fates > docs/parameters.md`; a test holds it to the code.",
+    ]
+    for endpoint, table in ENDPOINTS.items():
+        lines += ["", f"## `{endpoint}`", "", "| parameter | fate | |", "| --- | --- | --- |"]
+        lines += [_row(parameter) for parameter in table.values()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(parameter: Parameter) -> str:
+    import msgspec
+
+    fate = parameter.fate.value
+    if parameter.neutral:
+        fate += " unless " + " or ".join(f"`{msgspec.json.encode(value).decode()}`" for value in parameter.neutral)
+    star = " \\*" if parameter.extra else ""
+    return f"| `{parameter.name}`{star} | {fate} | {parameter.note} |"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,108 @@
+"""The parameters that chat and completions have in common, and the SamplingParams that they make."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from engine.errors import InvalidRequestError
+from engine.sampling_params import SamplingParams
+from server.protocol.body import RequestBody
+
+MAX_STOP_STRINGS = 64
+_Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+
+# Keys of generation_config.json that are sampling parameters here; the file's other keys concern other programs.
+_DEFAULTABLE = ("temperature", "top_p", "top_k", "min_p")
+
+
+class StreamOptions(RequestBody):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool | None = None  # hides token lengths from eavesdroppers at OpenAI; no effect here
+
+
+class SamplingBody(RequestBody):
+    """Bodies that ask for generated text. None means that the client left the parameter out."""
+
+    model: str | None = None
+    n: int = 1
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: list[str] = Field(default_factory=list)
+    stop_token_ids: list[int] = Field(default_factory=list)
+    min_tokens: _Int32 = 0
+    ignore_eos: bool = False
+    prompt_logprobs: int | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1)] | None = None
+    priority: _Int32 = 0
+    return_token_ids: bool = False
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_stop_is_a_list_of_one(cls, value: Any) -> Any:
+        stops = [value] if isinstance(value, str) else value
+        if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+            raise ValueError("must be a string or a list of strings")
+        if len(stops) > MAX_STOP_STRINGS:
+            raise ValueError(f"must hold at most {MAX_STOP_STRINGS} strings")
+        return stops
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
+
+    def check_streaming(self) -> None:
+        """Raises InvalidRequestError for parameters that streaming, or its absence, rules out."""
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequestError("stream_options is only allowed when stream is true", param="stream_options")
+        if self.stream and self.prompt_logprobs is not None:
+            raise InvalidRequestError("prompt_logprobs cannot be streamed", param="prompt_logprobs")
+
+    def sampling_params(
+        self, defaults: dict[str, Any], vocab_size: int, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
+    ) -> SamplingParams:
+        """What the engine is asked for. Raises InvalidRequestError naming the first parameter that is out of its range."""
+        for token_id in self.stop_token_ids:
+            if not 0 <= token_id < vocab_size:
+                message = f"stop_token_ids must be token ids from 0 to {vocab_size - 1}, but holds {token_id}"
+                raise InvalidRequestError(message, param="stop_token_ids")
+        chosen = {name: getattr(self, name) for name in _DEFAULTABLE if getattr(self, name) is not None}
+        chosen = {**defaults, **chosen}
+        if chosen.get("top_k") == -1:
+            chosen["top_k"] = 0
+        return SamplingParams(
+            n=self.n,
+            seed=self.seed,
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            stop=tuple(self.stop),
+            stop_token_ids=tuple(self.stop_token_ids),
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            ignore_eos=self.ignore_eos,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            skip_special_tokens=self.skip_special_tokens,
+            **chosen,
+        )
+
+
+def sampling_defaults(generation_config: dict[str, Any]) -> dict[str, Any]:
+    """The sampling parameters that a model's generation_config.json sets, checked. Raises InvalidRequestError for nonsense in it."""
+    defaults = {name: generation_config[name] for name in _DEFAULTABLE if generation_config.get(name) is not None}
+    SamplingParams(**defaults)
+    return defaults

@@ -1,0 +1,51 @@
+"""What is known of one HTTP request: filled in by its route, read by the access log and the metrics when it ends."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import HTTPConnection
+
+SCOPE_KEY = "octavo.record"
+_SANE_ID = re.compile(r"[\w.:/@+=-]{1,128}", re.ASCII)
+
+
+@dataclass
+class RequestRecord:
+    """One request, from its first byte to its last. Times are of `time.perf_counter`."""
+
+    request_id: str  # the client's x-request-id if it sent a usable one
+    method: str
+    path: str
+    started: float = field(default_factory=time.perf_counter)
+    first_token: float | None = None
+    status: int | None = None  # None until the answer begins
+    client_left: bool = False
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    finish_reasons: list[str] = field(default_factory=list)
+    error: str | None = None
+    at_end: list[Callable[[], None]] = field(default_factory=list)  # called once the request has ended, however it did
+    # Goes into the ids of the objects in the answer: unique even when clients repeat their own request ids.
+    hex: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+def new_record(scope: dict[str, Any]) -> RequestRecord:
+    """A record for a request that has just arrived, left in its scope."""
+    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+    record = RequestRecord(given, scope["method"], scope["path"])
+    if not _SANE_ID.fullmatch(given):
+        record.request_id = f"req_{record.hex}"
+    scope[SCOPE_KEY] = record
+    return record
+
+
+def record_of(request: HTTPConnection) -> RequestRecord:
+    record: RequestRecord = request.scope[SCOPE_KEY]
+    return record

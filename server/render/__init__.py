@@ -1,0 +1,1 @@
+"""From engine outputs to the bytes of OpenAI's answers, whole or in chunks."""

@@ -1,0 +1,1 @@
+"""One file per family of endpoints. Each is short: validate, call, render."""

@@ -1,0 +1,61 @@
+"""What the generating endpoints do alike: read the body, cut the prompt, answer a client that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import Response
+
+from engine.errors import InvalidRequestError
+from server.presence import while_connected
+from server.protocol.body import RequestBody, parse_body, read_body
+from server.protocol.fates import Parameter
+from server.protocol.sampling import SamplingBody
+from server.service import Service
+
+Body = TypeVar("Body", bound=RequestBody)
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def body_of(request: Request, model: type[Body], table: dict[str, Parameter]) -> Body:
+    """The validated body of a request. Raises ApiError 400 or 413."""
+    config = service_of(request).config
+    data = await read_body(request, config.max_body_size)
+    return parse_body(data, model, table, config.allow_unknown_parameters)
+
+
+def fit_prompt(token_ids: list[int], body: SamplingBody, max_model_len: int, max_tokens: int | None, param: str) -> list[int]:
+    """The prompt after truncate_prompt_tokens, from the left. Raises InvalidRequestError for an empty one."""
+    if not token_ids:
+        raise InvalidRequestError(f"{param} is empty: there is nothing to go on from", param=param)
+    keep = body.truncate_prompt_tokens
+    if keep is None:
+        return token_ids
+    if keep == -1:
+        keep = max(1, max_model_len - (max_tokens or 1))
+    if keep == 0:
+        raise InvalidRequestError("truncate_prompt_tokens must be at least 1, or -1", param="truncate_prompt_tokens")
+    return token_ids[-keep:]
+
+
+async def answer_waiting(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:
+    """The answer as JSON once it is whole. The work is given up when the client leaves."""
+    return json_response(await while_connected(request, work))
+
+
+def json_response(content: Any) -> Response:
+    return Response(msgspec.json.encode(content), media_type="application/json")
+
+
+def documented(model: type[RequestBody]) -> dict[str, Any]:
+    """The schema of a body that the route reads itself, for /docs."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs", None)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,146 @@
+"""Running the server: uvicorn around the app, the engine beside it, signals, and how it all ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import setproctitle
+import uvicorn
+
+from server.app import build_app
+from server.config import ServerConfig
+from server.listen import url_of
+from server.logs import logger, set_up
+from server.service import Service
+
+if TYPE_CHECKING:
+    from engine.async_engine import AsyncLLMEngine
+
+# Seconds that open connections are given to take what was sent to them, once no request runs.
+_LAST_BYTES = 2
+
+
+def serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.socket) -> int:
+    """Serve until a signal ends it; returns the exit status.
+
+    Raises ConfigError, ModelLoadError or EngineDeadError when the engine cannot start.
+    """
+    setproctitle.setproctitle("octavo: api")
+    set_up(config)
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        return runner.run(_serve(engine, config, listener))
+
+
+async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.socket) -> int:
+    signals = _Signals()
+    status = 0
+    try:
+        service_app = build_app(engine, config)
+        service: Service = service_app.state.service
+        server = _Uvicorn(
+            uvicorn.Config(
+                service_app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=config.timeout_keep_alive,
+                timeout_graceful_shutdown=_LAST_BYTES,
+                backlog=config.backlog,
+            )
+        )
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        try:
+            await _start_engine(service, url_of(listener), signals)
+            await signals.first()
+            service.begin_draining()
+            logger.info("stopping: running requests have %g s to finish", config.grace_period)
+            status = await _drain(service, signals, config.grace_period)
+        finally:
+            service.begin_draining()
+            server.should_exit = True
+            server.force_exit = status != 0
+            await serving
+    finally:
+        await engine.shutdown()
+    logger.info("stopped")
+    return status
+
+
+async def _start_engine(service: Service, url: str, signals: _Signals) -> None:
+    """Wait until the engine serves, or the first signal. Raises what the engine's start raises."""
+    names = ", ".join(service.names)
+    logger.info("listening on %s, loading %s", url, names, extra={"fields": {}})
+    start = asyncio.ensure_future(service.start())
+    stop = asyncio.ensure_future(signals.first())
+    await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
+    if not start.done():
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
+        return
+    stop.cancel()
+    await start
+    body = f'{{"model": "{service.names[0]}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    example = f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+    logger.info("%s is ready on %s\n\n  %s\n", names, url, example)
+
+
+async def _drain(service: Service, signals: _Signals, grace_period: float) -> int:
+    """Let running requests finish. Returns the exit status: not 0 when a second signal cut them short."""
+    drain = asyncio.ensure_future(service.drain(grace_period))
+    again = asyncio.ensure_future(signals.second())
+    await asyncio.wait((drain, again), return_when=asyncio.FIRST_COMPLETED)
+    if drain.done():
+        again.cancel()
+        return 0
+    drain.cancel()
+    await service.drain(0)
+    return 128 + await again
+
+
+class _Signals:
+    """SIGINT and SIGTERM: the first asks to stop, the second to stop at once. Made inside the running loop."""
+
+    def __init__(self) -> None:
+        self._received: list[int] = []
+        self._events = (asyncio.Event(), asyncio.Event())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._receive, number)
+
+    async def first(self) -> int:
+        await self._events[0].wait()
+        return self._received[0]
+
+    async def second(self) -> int:
+        await self._events[1].wait()
+        return self._received[1]
+
+    def _receive(self, number: int) -> None:
+        self._received.append(number)
+        if len(self._received) <= len(self._events):
+            self._events[len(self._received) - 1].set()
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without signal handlers of its own: they would close connections before running requests have finished."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop()
+    import uvloop
+
+    return uvloop.new_event_loop()

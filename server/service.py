@@ -1,0 +1,205 @@
+"""What the routes share: the engine, the model's names and text tools, and whether requests are taken at the moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from engine.errors import InvalidRequestError, OctavoError
+from octavo import __version__
+from server.chat.messages import template_messages
+from server.chat.template import ChatTemplate, read_template
+from server.config import ServerConfig
+from server.errors import ApiError
+from server.logs import logger
+from server.metrics import Metrics
+from server.protocol.chat import Message, TemplateBody
+from server.protocol.sampling import sampling_defaults
+from server.record import RequestRecord
+
+if TYPE_CHECKING:
+    from engine.async_engine import AsyncLLMEngine
+    from server.generation import Generation
+
+Result = TypeVar("Result")
+
+# Text of so many characters is tokenized in about a millisecond: shorter ones are not worth a thread, longer ones would hold up streams.
+_LONG_TEXT = 4096
+
+
+class Phase(Enum):
+    """Where the server is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class Service:
+    """One served model. Raises ConfigError when the configured chat template cannot be read or compiled."""
+
+    def __init__(self, engine: AsyncLLMEngine, config: ServerConfig) -> None:
+        self.engine = engine
+        self.config = config
+        self.tokenizer = engine.tokenizer
+        self.created = int(time.time())
+        self.metrics = Metrics(lambda: engine.stats)
+        self.names = config.served_model_name or (_short_name(engine.source.name),)
+        self._accepted_names = {*self.names, engine.source.name}
+        self.running: set[Generation] = set()
+        self._admitted = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+        self._failed = False
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="text")
+        self._template, self._template_problem = self._load_template()
+        self.defaults = self._load_defaults()
+        self.system_fingerprint = self._fingerprint()
+
+    @property
+    def phase(self) -> Phase:
+        if self._draining:
+            return Phase.DRAINING
+        if self._failed:
+            return Phase.FAILED
+        return Phase.READY if self.engine.is_ready else Phase.STARTING
+
+    async def start(self) -> None:
+        """Wait until the engine serves. Raises what `AsyncLLMEngine.start` raises."""
+        try:
+            await self.engine.start()
+        except OctavoError:
+            self._failed = True
+            raise
+
+    def begin_draining(self) -> None:
+        """Take no new requests from now on."""
+        self._draining = True
+
+    async def drain(self, grace_period: float) -> None:
+        """Wait up to `grace_period` seconds for running requests; then end those that are left, with an error that says why."""
+        self.begin_draining()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), grace_period)
+        for generation in list(self.running):
+            generation.end_with(ApiError(503, "the server is shutting down, and the grace period is over", code="shutting_down"))
+
+    def check_open(self) -> None:
+        """Raises ApiError 503 unless the engine serves and the server is not being stopped."""
+        phase = self.phase
+        if phase is Phase.READY:
+            return
+        reason = {
+            Phase.STARTING: "the model is still being loaded: try again in a moment",
+            Phase.DRAINING: "the server is shutting down",
+            Phase.FAILED: "the engine could not start; the server's log says why",
+        }[phase]
+        raise ApiError(503, reason, code=f"server_{phase.value}", headers={"retry-after": "1"})
+
+    def admit(self, record: RequestRecord) -> None:
+        """Take one of the places for requests until this one ends. Raises ApiError 503 or, when all are taken, 429."""
+        self.check_open()
+        if self._admitted >= self.config.max_pending_requests:
+            message = f"all {self.config.max_pending_requests} places for requests are taken: try again in a moment"
+            raise ApiError(429, message, code="rate_limit_exceeded", headers={"retry-after": "1"})
+        self._count_admitted(1)
+        record.at_end.append(lambda: self._count_admitted(-1))
+
+    def resolve_model(self, asked: str | None) -> str:
+        """The name under which the answer reports the model. Raises ApiError 404 for a model that is not served."""
+        if asked is None:
+            return self.names[0]
+        if asked not in self._accepted_names:
+            message = f"the model {asked[:200]!r} does not exist here; this server has {', '.join(self.names)}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return asked
+
+    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text."""
+        return await self._off_loop(len(text), lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens))
+
+    async def decode(self, token_ids: list[int]) -> str:
+        """The text of token ids. Raises InvalidRequestError for ids that the vocabulary has not."""
+        self.check_token_ids(token_ids, "tokens")
+        return await self._off_loop(len(token_ids), lambda: self.tokenizer.decode(token_ids))
+
+    async def render(self, messages: list[Message], body: TemplateBody) -> str:
+        """A prompt's text from chat messages. Raises InvalidRequestError when the template cannot render them."""
+        template = self._template
+        if template is None:
+            raise InvalidRequestError(self._template_problem, param="messages", code="no_chat_template")
+        plain = template_messages(messages, template.knows_developer)
+        opens, continues, variables = body.opens_answer(), body.continue_final_message, body.chat_template_kwargs
+        length = sum(len(message.get("content", "")) for message in plain)
+        return await self._off_loop(length, lambda: template.render(plain, opens, continues, variables))
+
+    def check_token_ids(self, token_ids: list[int], param: str) -> None:
+        """Raises InvalidRequestError unless all ids are in the vocabulary."""
+        size = self.tokenizer.vocab_size
+        wrong = next((token_id for token_id in token_ids if not 0 <= token_id < size), None)
+        if wrong is not None:
+            raise InvalidRequestError(f"{param} holds {wrong}, which is no token id: they go from 0 to {size - 1}", param=param)
+
+    def _count_admitted(self, change: int) -> None:
+        self._admitted += change
+        if self._admitted:
+            self._idle.clear()
+        else:
+            self._idle.set()
+        self.metrics.pending.set(self._admitted)
+
+    async def _off_loop(self, length: int, work: Callable[[], Result]) -> Result:
+        if length <= _LONG_TEXT:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _load_template(self) -> tuple[ChatTemplate | None, str]:
+        given = self.config.chat_template
+        source = read_template(given) if given is not None else self.engine.source.chat_template()
+        if source is None:
+            return None, "this model has no chat template: use /v1/completions, or start the server with --chat-template"
+        try:
+            return ChatTemplate(source, self.tokenizer.bos_token, self.tokenizer.eos_token), ""
+        except OctavoError as error:
+            if given is not None:
+                raise
+            logger.warning("the model's chat template cannot be used: %s", error)
+            return None, f"the model's chat template cannot be used: {error}"
+
+    def _load_defaults(self) -> dict[str, Any]:
+        if self.config.generation_config == "none":
+            return {}
+        try:
+            return sampling_defaults(self.engine.source.generation_defaults())
+        except (InvalidRequestError, TypeError) as error:
+            logger.warning("the model's generation_config.json is ignored: %s", error)
+            return {}
+
+    def _fingerprint(self) -> str:
+        """Names everything that may change a seeded answer: this build, the weights, and the settings that change arithmetic."""
+        settings = self.engine.config
+        numeric = (
+            settings.dtype,
+            settings.quantization,
+            settings.device,
+            settings.kernels,
+            settings.kv_cache_dtype,
+            settings.enforce_eager,
+        )
+        text = "\n".join((__version__, self.engine.source.fingerprint(), *map(str, numeric)))
+        return "fp_" + hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _short_name(name: str) -> str:
+    """A model's name for the API: paths lose their directories, GGUF files their suffix."""
+    path = Path(name).expanduser()
+    return path.name.removesuffix(".gguf") if path.exists() else name
