@@ -1,0 +1,32 @@
+"""The operations on an ordinary CPU: C with vector intrinsics, compiled by the machine's own compiler at first use."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from kernels.ops import Ops
+
+
+def load_cpu_ops(device: torch.device, dtype: torch.dtype, num_threads: int | None = None) -> Ops:
+    """The C kernels for float32 activations, on `num_threads` threads (None: one per core that this process may use).
+
+    Where they cannot be built, a warning says why and the reference operations are returned. Raises ValueError for a device that is
+    not the CPU.
+    """
+    from kernels.cpu.build import BuildError, library_path
+    from kernels.cpu.ops import CpuOps
+    from kernels.cpu.structs import load_library
+    from kernels.reference import ReferenceOps
+
+    if device.type != "cpu":
+        raise ValueError(f"the CPU kernels do not run on {device}: use auto or reference")
+    if dtype != torch.float32:
+        warnings.warn(f"the CPU kernels compute in float32; {dtype} is served by the slower reference operations.", stacklevel=2)
+        return ReferenceOps(device, dtype)
+    try:
+        return CpuOps(load_library(library_path()), device, dtype, num_threads)
+    except (BuildError, OSError) as error:
+        warnings.warn(f"the CPU kernels could not be built, so the slower reference operations are used: {error}", stacklevel=2)
+        return ReferenceOps(device, dtype)

@@ -1,0 +1,359 @@
+// Attention over a paged cache, with a streamed softmax (Milakov and Gimelshein, 2018; Kwon et al., 2023).
+//
+// Keys are taken in tiles of 32 by absolute position, tiles in segments of 256; a query's softmax runs through the tiles of a segment, and
+// the segments' results are merged in order. This order is the query's own: it is the same for a decode and inside a prefill chunk, on one
+// thread and on many, so the result has the same bits. Queries of one kv head, of several rows in a prefill, share each tile's loads.
+// Working memory is that of one tile and one group of queries, however long the context is.
+#include "octavo.h"
+#include "half.h"
+
+enum {
+    TILE_KEYS = 32,
+    SEGMENT = 256, // keys; a multiple of TILE_KEYS
+    QUERIES = 48, // about this many queries (rows times heads of one kv head) per item
+    SHARED = 3, // queries in registers at once
+    WAVE = 32, // segments whose results are held at once when contexts are split over threads
+};
+
+// A group of queries that walk over the same keys, and what they have gathered so far. All in the thread's scratch memory.
+typedef struct {
+    int32_t count; // rows * heads per kv head, row by row
+    int32_t heads; // per kv head
+    int64_t padded; // head size rounded up to whole vectors
+    float *keys, *values; // [TILE_KEYS, padded]
+    float *queries; // [count, padded], scaled
+    float *scores; // [count, TILE_KEYS]
+    float *sums; // [count, padded], of the segment: values weighted by exp(score - top)
+    float *top, *weight; // [count], of the segment: largest score, and sum of exp(score - top)
+    float *total_sums, *total_top, *total_weight; // the same over all segments merged so far
+    int32_t *first, *last; // [count]: the query sees keys at positions [first, last)
+} group_t;
+
+static int64_t padded_size(const kv_t *kv) { return (kv->head_size + LANES - 1) / LANES * LANES; }
+
+static int32_t heads_per_kv_head(const kv_t *kv) { return kv->num_heads / kv->num_kv_heads; }
+
+static int32_t rows_per_item(const kv_t *kv) {
+    const int32_t rows = QUERIES / heads_per_kv_head(kv);
+    return rows < 1 ? 1 : rows;
+}
+
+static void make_group(worker_t *worker, const kv_t *kv, group_t *group) {
+    const int64_t padded = padded_size(kv), most = (int64_t)rows_per_item(kv) * heads_per_kv_head(kv);
+    const int64_t floats = 2 * TILE_KEYS * padded + most * (3 * padded + TILE_KEYS + 6);
+    float *memory = scratch(worker, (size_t)floats * sizeof(float));
+    group->heads = heads_per_kv_head(kv);
+    group->padded = padded;
+    group->keys = memory;
+    group->values = group->keys + TILE_KEYS * padded;
+    group->queries = group->values + TILE_KEYS * padded;
+    group->sums = group->queries + most * padded;
+    group->total_sums = group->sums + most * padded;
+    group->scores = group->total_sums + most * padded;
+    group->top = group->scores + most * TILE_KEYS;
+    group->weight = group->top + most;
+    group->total_top = group->weight + most;
+    group->total_weight = group->total_top + most;
+    group->first = (int32_t *)(group->total_weight + most);
+    group->last = group->first + most;
+}
+
+// ---- Loading -----------------------------------------------------------------------------------------------------------------------
+
+static void load_row(const kv_t *kv, const uint8_t *base, int64_t element, float *out, int64_t padded) {
+    const int64_t n = kv->head_size;
+    if (kv->element == KV_F32) {
+        memcpy(out, (const float *)base + element, (size_t)n * sizeof(float));
+    } else {
+        const uint16_t *in = (const uint16_t *)base + element;
+        int64_t i = 0;
+        if (kv->element == KV_F16) {
+            for (; i + LANES <= n; i += LANES) v_store(out + i, v_load_half(in + i));
+            for (; i < n; i++) out[i] = half_to_float(in[i]);
+        } else {
+            for (; i + LANES <= n; i += LANES) v_store(out + i, v_load_bfloat(in + i));
+            for (; i < n; i++) out[i] = bfloat_to_float(in[i]);
+        }
+    }
+    for (int64_t i = n; i < padded; i++) out[i] = 0.0f;
+}
+
+// Brings keys and values of positions [begin, end) of a sequence to float32; `tile` is the position of the tile's first key.
+static void load_tile(const kv_t *kv, const int32_t *block_table, int32_t kv_head, int32_t tile, int32_t begin, int32_t end, group_t *group) {
+    const int64_t values_at = (int64_t)kv->num_kv_heads * kv->block_size * kv->head_size;
+    for (int32_t position = begin; position < end; position++) {
+        const uint8_t *base = kv->data + (int64_t)block_table[position / kv->block_size] * kv->block_bytes;
+        const int64_t element = ((int64_t)kv_head * kv->block_size + position % kv->block_size) * kv->head_size;
+        const int64_t at = (position - tile) * group->padded;
+        load_row(kv, base, element, group->keys + at, group->padded);
+        load_row(kv, base, element + values_at, group->values + at, group->padded);
+    }
+}
+
+static void load_queries(const attention_args_t *args, int64_t token, int32_t rows, int32_t position, int32_t kv_head, group_t *group) {
+    const kv_t *kv = &args->kv;
+    const int64_t row_size = (int64_t)(kv->num_heads + 2 * kv->num_kv_heads) * kv->head_size;
+    group->count = rows * group->heads;
+    for (int32_t q = 0; q < group->count; q++) {
+        const int32_t row = q / group->heads, head = kv_head * group->heads + q % group->heads;
+        const float *x = args->qkv + (token + row) * row_size + (int64_t)head * kv->head_size;
+        float *query = group->queries + q * group->padded;
+        for (int32_t i = 0; i < kv->head_size; i++) query[i] = x[i] * kv->scale;
+        for (int64_t i = kv->head_size; i < group->padded; i++) query[i] = 0.0f;
+        group->last[q] = position + row + 1;
+        const int32_t first = kv->sliding_window ? group->last[q] - kv->sliding_window : 0;
+        group->first[q] = first < 0 ? 0 : first;
+        group->total_top[q] = -INFINITY;
+        group->total_weight[q] = 0.0f;
+        memset(group->total_sums + q * group->padded, 0, (size_t)group->padded * sizeof(float));
+    }
+}
+
+// ---- One tile ----------------------------------------------------------------------------------------------------------------------
+
+// Scores of `shared` queries and keys [begin, end), in fours: what lies beyond is computed too and ignored.
+INLINE void score(const int shared, const group_t *group, int32_t q, int32_t begin, int32_t end) {
+    const int64_t n = group->padded;
+    const float *queries = group->queries + q * n;
+    for (int32_t key = begin / 4 * 4; key < end; key += 4) {
+        const float *keys = group->keys + key * n;
+        v8f sums[SHARED][4];
+        for (int s = 0; s < shared; s++)
+            for (int j = 0; j < 4; j++) sums[s][j] = v_set(0.0f);
+        for (int64_t i = 0; i < n; i += LANES) {
+            v8f x[SHARED];
+            for (int s = 0; s < shared; s++) x[s] = v_load(queries + s * n + i);
+            for (int j = 0; j < 4; j++) {
+                const v8f k = v_load(keys + j * n + i);
+                for (int s = 0; s < shared; s++) sums[s][j] = v_fma(x[s], k, sums[s][j]);
+            }
+        }
+        for (int s = 0; s < shared; s++) v_sum4(sums[s][0], sums[s][1], sums[s][2], sums[s][3], group->scores + (q + s) * TILE_KEYS + key);
+    }
+}
+
+// Turns a query's scores of keys [begin, end) into weights, the others into zeros; returns what its sums so far must be scaled by.
+static float soften(group_t *group, int32_t q, int32_t begin, int32_t end) {
+    const v8i lane = {0, 1, 2, 3, 4, 5, 6, 7};
+    const v8i lowest = (v8i)v_set(-INFINITY);
+    float *scores = group->scores + q * TILE_KEYS;
+    v8i visible[TILE_KEYS / LANES];
+    v8f top = v_set(group->top[q]);
+    for (int v = 0; v < TILE_KEYS / LANES; v++) {
+        const v8i key = lane + v * LANES;
+        visible[v] = (key >= begin) & (key < end);
+        top = v_max(top, (v8f)(((v8i)v_load(scores + v * LANES) & visible[v]) | (lowest & ~visible[v])));
+    }
+    const float new_top = v_max_lane(top);
+    v8f weights[TILE_KEYS / LANES];
+    for (int v = 0; v < TILE_KEYS / LANES; v++) {
+        weights[v] = (v8f)((v8i)v_exp(v_load(scores + v * LANES) - new_top) & visible[v]);
+        v_store(scores + v * LANES, weights[v]);
+    }
+    const float scale = v_exp(v_set(group->top[q] - new_top))[0];
+    group->weight[q] = group->weight[q] * scale + v_sum((weights[0] + weights[1]) + (weights[2] + weights[3]));
+    group->top[q] = new_top;
+    return scale;
+}
+
+// sums = sums * scale + weights @ values, for `vectors` vectors of the head from column `at`; keys in order.
+INLINE void weigh_columns(const int shared, const int vectors, const group_t *group, int32_t q, const float *scale, int64_t at,
+                          int32_t begin, int32_t end) {
+    const int64_t n = group->padded;
+    v8f sums[SHARED][4];
+    for (int s = 0; s < shared; s++)
+        for (int v = 0; v < vectors; v++) sums[s][v] = v_load(group->sums + (q + s) * n + at + v * LANES) * scale[s];
+    for (int32_t key = begin; key < end; key++) {
+        const float *values = group->values + key * n + at;
+        v8f weight[SHARED];
+        for (int s = 0; s < shared; s++) weight[s] = v_set(group->scores[(q + s) * TILE_KEYS + key]);
+        for (int v = 0; v < vectors; v++) {
+            const v8f value = v_load(values + v * LANES);
+            for (int s = 0; s < shared; s++) sums[s][v] = v_fma(weight[s], value, sums[s][v]);
+        }
+    }
+    for (int s = 0; s < shared; s++)
+        for (int v = 0; v < vectors; v++) v_store(group->sums + (q + s) * n + at + v * LANES, sums[s][v]);
+}
+
+INLINE void attend(const int shared, group_t *group, int32_t q, int32_t begin, int32_t end) {
+    float scale[SHARED];
+    score(shared, group, q, begin, end);
+    for (int s = 0; s < shared; s++) scale[s] = soften(group, q + s, begin, end);
+    int64_t at = 0;
+    for (; at + 4 * LANES <= group->padded; at += 4 * LANES) weigh_columns(shared, 4, group, q, scale, at, begin, end);
+    for (; at < group->padded; at += LANES) weigh_columns(shared, 1, group, q, scale, at, begin, end);
+}
+
+static int32_t clamp(int32_t x, int32_t low, int32_t high) { return x < low ? low : x > high ? high : x; }
+
+// All queries of the group meet the loaded tile; runs of queries that see the same keys share its loads.
+static void attend_tile(group_t *group, int32_t tile) {
+    for (int32_t q = 0; q < group->count;) {
+        const int32_t begin = clamp(group->first[q] - tile, 0, TILE_KEYS), end = clamp(group->last[q] - tile, 0, TILE_KEYS);
+        int32_t shared = 1;
+        while (shared < SHARED && q + shared < group->count && clamp(group->first[q + shared] - tile, 0, TILE_KEYS) == begin &&
+               clamp(group->last[q + shared] - tile, 0, TILE_KEYS) == end)
+            shared++;
+        if (begin < end) {
+            if (shared == 1) attend(1, group, q, begin, end);
+            else if (shared == 2) attend(2, group, q, begin, end);
+            else attend(3, group, q, begin, end);
+        }
+        q += shared;
+    }
+}
+
+// ---- Segments ----------------------------------------------------------------------------------------------------------------------
+
+// Adds a segment's result to a total. An empty total takes it as it is.
+static void merge(float *total_sums, float *total_top, float *total_weight, const float *sums, float top, float weight, int64_t n) {
+    if (weight == 0.0f) return;
+    if (*total_weight == 0.0f) {
+        memcpy(total_sums, sums, (size_t)n * sizeof(float));
+        *total_top = top;
+        *total_weight = weight;
+        return;
+    }
+    const float new_top = *total_top > top ? *total_top : top;
+    const float keep = v_exp(v_set(*total_top - new_top))[0], take = v_exp(v_set(top - new_top))[0];
+    for (int64_t i = 0; i < n; i += LANES) v_store(total_sums + i, v_fma(v_load(sums + i), v_set(take), v_load(total_sums + i) * keep));
+    *total_top = new_top;
+    *total_weight = *total_weight * keep + weight * take;
+}
+
+// The group's softmax over one segment, from its start to its end.
+static void attend_segment(const kv_t *kv, const int32_t *block_table, int32_t kv_head, int32_t segment, group_t *group) {
+    const int32_t low = clamp(group->first[0], segment, segment + SEGMENT);
+    const int32_t high = clamp(group->last[group->count - 1], segment, segment + SEGMENT);
+    for (int32_t q = 0; q < group->count; q++) {
+        group->top[q] = -INFINITY;
+        group->weight[q] = 0.0f;
+        memset(group->sums + q * group->padded, 0, (size_t)group->padded * sizeof(float));
+    }
+    for (int32_t tile = low / TILE_KEYS * TILE_KEYS; tile < high; tile += TILE_KEYS) {
+        const int32_t end = tile + TILE_KEYS < high ? tile + TILE_KEYS : high;
+        load_tile(kv, block_table, kv_head, tile, tile > low ? tile : low, end, group);
+        attend_tile(group, tile);
+    }
+}
+
+static void write_out(const attention_args_t *args, int64_t token, int32_t kv_head, int32_t q, int32_t heads, const float *sums, float weight) {
+    const kv_t *kv = &args->kv;
+    const int64_t head = (token + q / heads) * kv->num_heads + kv_head * heads + q % heads;
+    for (int32_t i = 0; i < kv->head_size; i++) args->out[head * kv->head_size + i] = sums[i] / weight;
+}
+
+// A few rows of one sequence and one kv head, over their whole context.
+static void attend_item(const attention_args_t *args, const step_t *step, int32_t seq, int32_t kv_head, int32_t row, int32_t rows,
+                        group_t *group) {
+    const int32_t start = step->query_start_loc[seq];
+    const int32_t query_len = step->query_start_loc[seq + 1] - start;
+    const int32_t *block_table = step->block_tables + (int64_t)seq * step->block_table_stride;
+    load_queries(args, start + row, rows, step->seq_lens[seq] - query_len + row, kv_head, group);
+    const int32_t end = group->last[group->count - 1];
+    for (int32_t segment = group->first[0] / SEGMENT * SEGMENT; segment < end; segment += SEGMENT) {
+        attend_segment(&args->kv, block_table, kv_head, segment, group);
+        for (int32_t q = 0; q < group->count; q++) {
+            const int64_t at = q * group->padded;
+            merge(group->total_sums + at, &group->total_top[q], &group->total_weight[q], group->sums + at, group->top[q], group->weight[q],
+                  group->padded);
+        }
+    }
+    for (int32_t q = 0; q < group->count; q++)
+        write_out(args, start + row, kv_head, q, group->heads, group->total_sums + q * group->padded, group->total_weight[q]);
+}
+
+static void attend_whole_items(worker_t *worker, const attention_args_t *args, group_t *group) {
+    const step_t *step = worker->step;
+    const int32_t rows_each = rows_per_item(&args->kv), kv_heads = args->kv.num_kv_heads;
+    int64_t first_item = 0; // of sequence `seq`
+    int32_t seq = 0;
+    for (int64_t item; seq < step->num_seqs;) {
+        item = next_item(worker);
+        int32_t query_len = 0, chunks = 0;
+        for (; seq < step->num_seqs; seq++) {
+            query_len = step->query_start_loc[seq + 1] - step->query_start_loc[seq];
+            chunks = (query_len + rows_each - 1) / rows_each;
+            if (item < first_item + (int64_t)chunks * kv_heads) break;
+            first_item += (int64_t)chunks * kv_heads;
+        }
+        if (seq == step->num_seqs) return;
+        const int32_t within = (int32_t)(item - first_item);
+        // The last chunk sees the most keys: it goes first, so that threads end together.
+        const int32_t row = (chunks - 1 - within / kv_heads) * rows_each;
+        const int32_t rows = query_len - row < rows_each ? query_len - row : rows_each;
+        attend_item(args, step, seq, within % kv_heads, row, rows, group);
+    }
+}
+
+// ---- Few decodes with long contexts: segments are divided among the threads ---------------------------------------------------------
+
+// A partial result: top, weight and padded sums, of one head. Per item: the total of each head, then WAVE segments of each head.
+static int64_t partial_floats(const kv_t *kv) { return padded_size(kv) + LANES; }
+
+static int64_t item_floats(const kv_t *kv) { return (WAVE + 1) * heads_per_kv_head(kv) * partial_floats(kv); }
+
+static int64_t most_split_items(int64_t threads) { return 4 * threads - 1; }
+
+int64_t octavo_attention_partials_floats(const kv_t *kv, int32_t num_threads) { return most_split_items(num_threads) * item_floats(kv); }
+
+static int splits(const worker_t *worker, const kv_t *kv) {
+    const step_t *step = worker->step;
+    return worker->count > 1 && step->max_query_len == 1 && step->max_seq_len > 2 * SEGMENT &&
+           (int64_t)step->num_seqs * kv->num_kv_heads <= most_split_items(worker->count);
+}
+
+// One segment of one item, into its place among the partials.
+static void attend_part(const attention_args_t *args, const step_t *step, int32_t seq, int32_t kv_head, int32_t segment, float *partial,
+                        group_t *group) {
+    const int64_t size = partial_floats(&args->kv);
+    const int32_t rows = step->query_start_loc[seq + 1] - step->query_start_loc[seq]; // 0 or 1
+    for (int32_t q = 0; q < group->heads; q++) partial[q * size + 1] = 0.0f;
+    if (rows == 0 || segment >= step->seq_lens[seq]) return;
+    load_queries(args, step->query_start_loc[seq], 1, step->seq_lens[seq] - 1, kv_head, group);
+    attend_segment(&args->kv, step->block_tables + (int64_t)seq * step->block_table_stride, kv_head, segment, group);
+    for (int32_t q = 0; q < group->heads; q++) {
+        partial[q * size] = group->top[q];
+        partial[q * size + 1] = group->weight[q];
+        memcpy(partial + q * size + LANES, group->sums + q * group->padded, (size_t)group->padded * sizeof(float));
+    }
+}
+
+static void attend_split(worker_t *worker, const attention_args_t *args, group_t *group) {
+    const step_t *step = worker->step;
+    const kv_t *kv = &args->kv;
+    const int64_t size = partial_floats(kv), heads = heads_per_kv_head(kv);
+    const int64_t items = (int64_t)step->num_seqs * kv->num_kv_heads;
+    for (int32_t wave = 0; wave < step->max_seq_len; wave += WAVE * SEGMENT) {
+        for (int64_t unit; (unit = next_item(worker)) < items * WAVE;) {
+            const int64_t item = unit / WAVE, slot = unit % WAVE;
+            float *partial = args->partials + item * item_floats(kv) + (1 + slot) * heads * size;
+            attend_part(args, step, (int32_t)(item / kv->num_kv_heads), (int32_t)(item % kv->num_kv_heads),
+                        wave + (int32_t)slot * SEGMENT, partial, group);
+        }
+        barrier(worker);
+        const span_t mine = share(worker, items * heads);
+        for (int64_t i = mine.begin; i < mine.end; i++) {
+            const int64_t item = i / heads, head = i % heads;
+            float *total = args->partials + item * item_floats(kv) + head * size;
+            if (wave == 0) total[1] = 0.0f;
+            for (int64_t slot = 0; slot < WAVE; slot++) {
+                const float *part = total + (1 + slot) * heads * size;
+                merge(total + LANES, &total[0], &total[1], part + LANES, part[0], part[1], group->padded);
+            }
+            const int32_t seq = (int32_t)(item / kv->num_kv_heads);
+            if (wave + WAVE * SEGMENT >= step->max_seq_len && step->query_start_loc[seq + 1] > step->query_start_loc[seq])
+                write_out(args, step->query_start_loc[seq], (int32_t)(item % kv->num_kv_heads), (int32_t)head, (int32_t)heads,
+                          total + LANES, total[1]);
+        }
+        if (wave + WAVE * SEGMENT < step->max_seq_len) barrier(worker); // before the partials are overwritten
+    }
+}
+
+void run_attention(worker_t *worker, const attention_args_t *args) {
+    group_t group;
+    make_group(worker, &args->kv, &group);
+    if (splits(worker, &args->kv)) attend_split(worker, args, &group);
+    else attend_whole_items(worker, args, &group);
+}

@@ -1,0 +1,72 @@
+// Brings a matrix as a checkpoint stores it into the tiles that the products read (quantized.h). Done once, at load.
+#include "quantized.h"
+
+typedef struct {
+    const weight_t *weight;
+    const void *values; // [out, in]: float32, or int8 codes
+    const float *scales, *mins; // [out, in / group_size]; mins may be NULL
+    int32_t offset; // added to each code
+} pack_t;
+
+// Output features past the last one become zeros.
+static void pack_tile_f32(const pack_t *pack, int64_t tile) {
+    const weight_t *weight = pack->weight;
+    const int64_t in = weight->in_features;
+    float *panel = (float *)weight->data + tile * in * TILE;
+    for (int64_t c = 0; c < TILE; c++) {
+        const int64_t row = tile * TILE + c;
+        const float *values = (const float *)pack->values + row * in;
+        for (int64_t k = 0; k < in; k++) panel[k * TILE + c] = row < weight->out_features ? values[k] : 0.0f;
+    }
+}
+
+static void put_scale(uint8_t *out, int64_t index, float value, int32_t scale_bytes) {
+    if (scale_bytes == 2) ((uint16_t *)out)[index] = float_to_half(value);
+    else ((float *)out)[index] = value;
+}
+
+static void pack_group_q4(uint8_t *out, const int8_t *codes, int64_t column, int32_t group_size, int32_t offset) {
+    for (int32_t j = 0; j < group_size / 8; j++)
+        for (int32_t i = 0; i < 4; i++) {
+            const int32_t low = codes[4 * j + i] + offset, high = codes[4 * j + i + group_size / 2] + offset;
+            out[64 * j + 4 * column + i] = (uint8_t)(low | high << 4);
+        }
+}
+
+static void pack_group_q8(uint8_t *out, const int8_t *codes, int64_t column, int32_t group_size, int32_t offset) {
+    for (int32_t j = 0; j < group_size / 2; j++)
+        for (int32_t i = 0; i < 2; i++) out[32 * j + 2 * column + i] = (uint8_t)(codes[2 * j + i] + offset);
+}
+
+static void pack_tile_quantized(const pack_t *pack, int64_t tile) {
+    const weight_t *weight = pack->weight;
+    const int32_t group_size = weight->group_size;
+    const int64_t groups = weight->in_features / group_size;
+    uint8_t *out = (uint8_t *)weight->data + tile * groups * weight->group_bytes;
+    memset(out, 0, (size_t)(groups * weight->group_bytes));
+    for (int64_t c = 0; c < TILE && tile * TILE + c < weight->out_features; c++) {
+        const int64_t row = tile * TILE + c;
+        const int8_t *codes = (const int8_t *)pack->values + row * weight->in_features;
+        for (int64_t g = 0; g < groups; g++) {
+            uint8_t *group = out + g * weight->group_bytes, *behind = group + code_bytes_of_group(weight->form, group_size);
+            if (weight->form == WEIGHT_Q4) pack_group_q4(group, codes + g * group_size, c, group_size, pack->offset);
+            else pack_group_q8(group, codes + g * group_size, c, group_size, pack->offset);
+            put_scale(behind, c, pack->scales[row * groups + g], weight->scale_bytes);
+            if (pack->mins) put_scale(behind + TILE * weight->scale_bytes, c, pack->mins[row * groups + g], weight->scale_bytes);
+        }
+    }
+}
+
+static void pack_tiles(worker_t *worker, const void *context) {
+    const pack_t *pack = context;
+    const span_t tiles = share(worker, (pack->weight->out_features + TILE - 1) / TILE);
+    for (int64_t tile = tiles.begin; tile < tiles.end; tile++) {
+        if (pack->weight->form == WEIGHT_F32) pack_tile_f32(pack, tile);
+        else pack_tile_quantized(pack, tile);
+    }
+}
+
+void octavo_pack(pool_t *pool, const weight_t *weight, const void *values, const float *scales, const float *mins, int32_t offset) {
+    const pack_t pack = {weight, values, scales, mins, offset};
+    pool_run(pool, NULL, pack_tiles, &pack);
+}

@@ -1,0 +1,55 @@
+// Rotary embedding of q and k in place (Su et al., 2021, half-split form), and the write of k and v into the paged cache.
+#include "octavo.h"
+#include "half.h"
+
+static void rotate(float *head, const float *cosines, const float *sines, int32_t half) {
+    float *first = head, *second = head + half;
+    int32_t i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        const v8f a = v_load(first + i), b = v_load(second + i), c = v_load(cosines + i), s = v_load(sines + i);
+        v_store(first + i, v_fma(a, c, -(b * s)));
+        v_store(second + i, v_fma(b, c, a * s));
+    }
+    if (i < half) {
+        const int64_t n = half - i;
+        const v8f a = v_load_part(first + i, n), b = v_load_part(second + i, n);
+        const v8f c = v_load_part(cosines + i, n), s = v_load_part(sines + i, n);
+        v_store_part(first + i, v_fma(a, c, -(b * s)), n);
+        v_store_part(second + i, v_fma(b, c, a * s), n);
+    }
+}
+
+static void write_head(const kv_t *kv, const float *head, int64_t slot, int32_t value, int32_t kv_head) {
+    const int64_t block = slot / kv->block_size, offset = slot % kv->block_size;
+    const int64_t n = kv->head_size;
+    const int64_t element = ((int64_t)(value * kv->num_kv_heads + kv_head) * kv->block_size + offset) * n;
+    uint8_t *base = kv->data + block * kv->block_bytes;
+    if (kv->element == KV_F32) {
+        memcpy((float *)base + element, head, (size_t)n * sizeof(float));
+    } else if (kv->element == KV_F16) {
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)base + element)[i] = float_to_half(head[i]);
+    } else {
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)base + element)[i] = float_to_bfloat(head[i]);
+    }
+}
+
+void run_rotary_kv(worker_t *worker, const rotary_args_t *args) {
+    const kv_t *kv = &args->kv;
+    const step_t *step = worker->step;
+    const int64_t num_rotated = kv->num_heads + kv->num_kv_heads;
+    const int64_t heads = num_rotated + kv->num_kv_heads;
+    const int32_t half = kv->rotary_dim / 2;
+    const span_t items = share(worker, step->num_tokens * heads);
+    for (int64_t item = items.begin; item < items.end; item++) {
+        const int64_t token = item / heads, head = item % heads;
+        float *x = args->qkv + item * kv->head_size;
+        if (head < num_rotated) {
+            const float *cosines = args->cos_sin + (int64_t)step->positions[token] * args->cos_sin_stride;
+            rotate(x, cosines, cosines + half, half);
+        }
+        if (head >= kv->num_heads && step->slot_mapping[token] >= 0) {
+            const int32_t index = (int32_t)(head - kv->num_heads);
+            write_head(kv, x, step->slot_mapping[token], index / kv->num_kv_heads, index % kv->num_kv_heads);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+// Eight floats at a time: AVX2 where the machine has it, GCC's portable vectors elsewhere (Arm, old x86-64).
+//
+// Nothing here depends on how wide a loop is unrolled around it, so that a row's result never depends on its neighbours. Products and
+// sums are fused only where `v_fma` says so (the build forbids the compiler to fuse by itself).
+#ifndef OCTAVO_SIMD_H
+#define OCTAVO_SIMD_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum { LANES = 8 };
+
+typedef float v8f __attribute__((vector_size(32)));
+typedef int32_t v8i __attribute__((vector_size(32)));
+typedef float v8f_unaligned __attribute__((vector_size(32), aligned(4), may_alias));
+
+INLINE v8f v_load(const float *p) { return *(const v8f_unaligned *)p; }
+INLINE void v_store(float *p, v8f x) { *(v8f_unaligned *)p = x; }
+INLINE v8f v_set(float x) { return (v8f){x, x, x, x, x, x, x, x}; }
+
+// The first n of eight floats; the others are zero, resp. left alone.
+INLINE v8f v_load_part(const float *p, int64_t n) {
+    float buffer[LANES] = {0};
+    memcpy(buffer, p, (size_t)n * sizeof(float));
+    return v_load(buffer);
+}
+INLINE void v_store_part(float *p, v8f x, int64_t n) {
+    float buffer[LANES];
+    v_store(buffer, x);
+    memcpy(p, buffer, (size_t)n * sizeof(float));
+}
+
+#ifdef __AVX2__
+
+#include <immintrin.h>
+
+#ifdef __FMA__
+INLINE v8f v_fma(v8f a, v8f b, v8f c) { return (v8f)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+#else
+INLINE v8f v_fma(v8f a, v8f b, v8f c) { return a * b + c; }
+#endif
+// Of an operand that is not a number, the second is returned: keep the data there, so that a NaN stays visible.
+INLINE v8f v_max(v8f a, v8f b) { return (v8f)_mm256_max_ps((__m256)a, (__m256)b); }
+INLINE v8f v_min(v8f a, v8f b) { return (v8f)_mm256_min_ps((__m256)a, (__m256)b); }
+INLINE v8i v_round(v8f x) { return (v8i)_mm256_cvtps_epi32((__m256)x); } // to nearest, ties to even
+INLINE v8f v_float(v8i x) { return (v8f)_mm256_cvtepi32_ps((__m256i)x); }
+
+// The sums of the lanes of four vectors, each as ((x0+x1)+(x2+x3)) + ((x4+x5)+(x6+x7)).
+INLINE void v_sum4(v8f a, v8f b, v8f c, v8f d, float *out) {
+    __m256 ab = _mm256_hadd_ps((__m256)a, (__m256)b);
+    __m256 cd = _mm256_hadd_ps((__m256)c, (__m256)d);
+    __m256 abcd = _mm256_hadd_ps(ab, cd);
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1)));
+}
+
+#else
+
+INLINE v8f v_fma(v8f a, v8f b, v8f c) {
+#if defined(__FP_FAST_FMAF)
+    v8f out;
+    for (int i = 0; i < LANES; i++) out[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return out;
+#else
+    return a * b + c;
+#endif
+}
+INLINE v8f v_select(v8i mask, v8f a, v8f b) { return (v8f)((mask & (v8i)a) | (~mask & (v8i)b)); }
+INLINE v8f v_max(v8f a, v8f b) { return v_select(a > b, a, b); }
+INLINE v8f v_min(v8f a, v8f b) { return v_select(a < b, a, b); }
+INLINE v8i v_round(v8f x) {
+    v8i out;
+    for (int i = 0; i < LANES; i++) out[i] = (int32_t)__builtin_rintf(x[i]);
+    return out;
+}
+INLINE v8f v_float(v8i x) { return __builtin_convertvector(x, v8f); }
+
+INLINE void v_sum4(v8f a, v8f b, v8f c, v8f d, float *out) {
+    const v8f all[4] = {a, b, c, d};
+    for (int i = 0; i < 4; i++) {
+        const v8f x = all[i];
+        out[i] = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+    }
+}
+
+#endif
+
+INLINE float v_sum(v8f x) {
+    float sums[4];
+    v_sum4(x, x, x, x, sums);
+    return sums[0];
+}
+INLINE float v_max_lane(v8f x) {
+    float best = x[0];
+    for (int i = 1; i < LANES; i++) best = x[i] > best ? x[i] : best;
+    return best;
+}
+INLINE v8f v_abs(v8f x) { return (v8f)((v8i)x & 0x7fffffff); }
+
+// e**x within 2 ulp (Cephes' polynomial); below -87 it stays at 1e-38 instead of reaching zero, above 88 at 1.7e38.
+INLINE v8f v_exp(v8f x) {
+    x = v_max(v_set(-87.0f), v_min(v_set(88.0f), x));
+    const v8i n = v_round(x * 1.44269504088896341f);
+    const v8f nf = v_float(n);
+    v8f r = v_fma(nf, v_set(-0.693359375f), x);
+    r = v_fma(nf, v_set(2.12194440e-4f), r);
+    v8f p = v_set(1.9875691500e-4f);
+    p = v_fma(p, r, v_set(1.3981999507e-3f));
+    p = v_fma(p, r, v_set(8.3334519073e-3f));
+    p = v_fma(p, r, v_set(4.1665795894e-2f));
+    p = v_fma(p, r, v_set(1.6666665459e-1f));
+    p = v_fma(p, r, v_set(5.0000001201e-1f));
+    p = v_fma(p, r * r, r) + 1.0f;
+    return p * (v8f)((n + 127) << 23);
+}
+
+#endif

@@ -1,0 +1,249 @@
+"""The operations, one native call each. `kernels.cpu.plan` records the same calls and replays them as one."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernels.batch import AttentionShape, Batch
+from kernels.cpu import structs
+from kernels.cpu.structs import Codes, KvStruct, Op, Step
+from kernels.cpu.threads import ThreadPool
+from kernels.cpu.weights import PackedLinear, pack
+from kernels.weights import Weight
+
+KV_ELEMENTS = {torch.float32: structs.KV_F32, torch.float16: structs.KV_F16, torch.bfloat16: structs.KV_BF16}
+
+
+class CpuOps:
+    """`kernels.ops.Ops` in C with vector intrinsics, float32 activations. Batch-invariant bit for bit, also over thread counts.
+
+    A product with quantised weights quantises its activations too, per row and group of 32 (or 16) features: to 8 bits where the
+    weights have up to 4, else to 16. Products are then exact in integers.
+    """
+
+    name = "cpu"
+    batch_invariant = True
+
+    def __init__(self, library: ctypes.CDLL, device: torch.device, dtype: torch.dtype, num_threads: int | None = None) -> None:
+        if device.type != "cpu" or dtype != torch.float32:
+            raise ValueError(f"the CPU kernels compute float32 on the CPU, not {dtype} on {device}")
+        self.device = device
+        self.dtype = dtype
+        self.pool = ThreadPool(library, num_threads)
+        self._partials: dict[tuple[int, int, int], torch.Tensor] = {}
+
+    def capture(self, forward: Callable[[Any, Batch], Any], capacity: Batch, num_logits: int) -> Callable[[Batch], torch.Tensor]:
+        """Record `forward(ops, batch) -> logits` once, as a plan that runs a whole step in one native call.
+
+        `capacity` holds the full-size buffers; a later batch has at most as many tokens, and at most `num_logits` logits indices. The
+        returned function gives a view of the plan's own memory, valid until its next call, with the bits that the operations give
+        one by one.
+        """
+        from kernels.cpu.plan import record
+
+        return record(self, forward, capacity, num_logits)
+
+    def pack_linear(self, weight: Weight, bias: torch.Tensor | None) -> PackedLinear:
+        return pack(weight, bias, self.pool)
+
+    def embedding(self, token_ids: torch.Tensor, table: PackedLinear) -> torch.Tensor:
+        self._check_indices("token_ids", token_ids)
+        out = self._new_rows(token_ids, table.in_features)
+        self._emit(structs.EmbeddingArgs, Step(num_tokens=token_ids.shape[0], token_ids=token_ids.data_ptr()), table=table, out=out)
+        return out
+
+    def linear(self, x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
+        self._check_rows(x, weight.in_features)
+        out = self._new_rows(x, weight.out_features)
+        source = {"codes": self._quantize(x, weight)} if weight.code_bytes else {"x": x}
+        self._emit(structs.LinearArgs, self._step_of(x), weight=weight, out=out, rows=self._rows(x), **source)
+        return out
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return self._norm(x, None, weight, eps)
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._norm(x, residual, weight, eps), residual
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return self._activate(gate_up, structs.SILU)
+
+    def gelu_tanh_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return self._activate(gate_up, structs.GELU_TANH)
+
+    def rotary_and_write_kv(
+        self, qkv: torch.Tensor, kv_cache: torch.Tensor, cos_sin: torch.Tensor, batch: Batch, shape: AttentionShape
+    ) -> None:
+        self._check_rows(qkv, shape.qkv_size)
+        kv = kv_struct(kv_cache, shape)
+        if cos_sin.dtype != torch.float32 or cos_sin.stride(1) != 1 or cos_sin.shape[1] < kv.rotary_dim:
+            raise ValueError(f"cos_sin must be float32 rows of at least {kv.rotary_dim}, got {cos_sin.dtype} {tuple(cos_sin.shape)}")
+        step = fill_step(Step(), batch)
+        self._emit(structs.RotaryArgs, step, kv=kv, cache=kv_cache, qkv=qkv, cos_sin=cos_sin, cos_sin_stride=cos_sin.stride(0))
+
+    def paged_attention(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:
+        self._check_rows(qkv, shape.qkv_size)
+        kv = kv_struct(kv_cache, shape)
+        out = self._new_rows(qkv, shape.q_size)
+        step = fill_step(Step(), batch)
+        self._emit(structs.AttentionArgs, step, kv=kv, cache=kv_cache, qkv=qkv, out=out, partials=self._partials_for(kv))
+        return out
+
+    def gather_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        self._check_indices("rows", rows)
+        self._check_rows(x, x.shape[1])
+        out = self._new_rows(rows, x.shape[1])
+        self._emit(structs.GatherArgs, Step(num_logits=rows.shape[0]), x=x, indices=rows, out=out, features=x.shape[1])
+        return out
+
+    def copy_blocks(self, kv_cache: torch.Tensor, pairs: torch.Tensor) -> None:
+        if pairs.dtype != torch.int64 or not pairs.is_contiguous():
+            raise ValueError("pairs must be contiguous int64")
+        size = kv_cache.element_size()
+        self._emit(
+            structs.CopyBlocksArgs,
+            Step(),
+            cache=kv_cache,
+            pairs=pairs,
+            num_pairs=pairs.shape[0],
+            stride_bytes=kv_cache.stride(0) * size,
+            block_bytes=kv_cache[0].numel() * size,
+        )
+
+    # What the recorder does otherwise.
+
+    def _new_rows(self, like: torch.Tensor, features: int) -> torch.Tensor:
+        return torch.empty(like.shape[0], features, dtype=torch.float32)
+
+    def _rows(self, x: torch.Tensor) -> int:
+        return structs.ROWS_TOKENS
+
+    def _step_of(self, x: torch.Tensor) -> Step:
+        return Step(num_tokens=x.shape[0])
+
+    def _quantize(self, x: torch.Tensor, weight: PackedLinear) -> Codes:
+        codes = codes_struct(weight)
+        buffer = torch.empty(x.shape[0] * codes.row_bytes, dtype=torch.uint8)
+        codes.data = buffer.data_ptr()
+        codes.buffer = buffer  # keeps it alive as long as the struct
+        self._emit(structs.QuantizeArgs, self._step_of(x), x=x, codes=codes, rows=structs.ROWS_TOKENS)
+        return codes
+
+    def _emit(self, args_type: Any, step: Step, **fields: Any) -> None:
+        args = args_type(**{name: native(value) for name, value in fields.items() if args_type.has(name)})
+        if "cache" in fields and "kv" in fields:
+            args.kv.data = fields["cache"].data_ptr()
+        op = Op(kind=args_type.kind, args=ctypes.addressof(args))
+        self.pool.library.octavo_run(self.pool.address, ctypes.byref(op), 1, ctypes.byref(step))
+
+    # Shared by several operations.
+
+    def _norm(self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        features = weight.shape[0]
+        self._check_rows(x, features)
+        if residual is not None:
+            self._check_rows(residual, features)
+        weight = weight.to(torch.float32).contiguous()
+        out = self._new_rows(x, features)
+        self._emit(
+            structs.NormArgs,
+            self._step_of(x),
+            x=x,
+            residual=residual,
+            weight=weight,
+            out=out,
+            rows=self._rows(x),
+            features=features,
+            eps=eps,
+        )
+        return out
+
+    def _activate(self, gate_up: torch.Tensor, function: int) -> torch.Tensor:
+        self._check_rows(gate_up, gate_up.shape[1])
+        features = gate_up.shape[1] // 2
+        out = self._new_rows(gate_up, features)
+        self._emit(
+            structs.ActivationArgs,
+            self._step_of(gate_up),
+            gate_up=gate_up,
+            out=out,
+            rows=self._rows(gate_up),
+            features=features,
+            function=function,
+        )
+        return out
+
+    def _partials_for(self, kv: KvStruct) -> torch.Tensor:
+        """Where segments of long contexts meet when they are divided over threads: of a size fixed by the shape."""
+        key = (kv.num_heads, kv.num_kv_heads, kv.head_size)
+        if key not in self._partials:
+            floats = self.pool.library.octavo_attention_partials_floats(ctypes.byref(kv), self.pool.num_threads)
+            self._partials[key] = torch.empty(floats, dtype=torch.float32)
+        return self._partials[key]
+
+    def _check_rows(self, x: torch.Tensor, features: int) -> None:
+        if x.dtype != torch.float32 or x.dim() != 2 or x.shape[1] != features or not x.is_contiguous():
+            raise ValueError(f"expected contiguous float32 rows of {features}, got {x.dtype} {tuple(x.shape)}")
+
+    def _check_indices(self, name: str, indices: torch.Tensor) -> None:
+        if indices.dtype != torch.int32 or not indices.is_contiguous():
+            raise ValueError(f"{name} must be contiguous int32, got {indices.dtype}")
+
+
+def native(value: Any) -> Any:
+    """What a struct's field holds for a tensor, a weight, a struct or a number."""
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr()
+    if isinstance(value, PackedLinear):
+        return ctypes.pointer(value.struct)
+    return value
+
+
+def codes_struct(weight: PackedLinear) -> Codes:
+    """The form of activations that `weight` multiplies; `data` is left open."""
+    row_bytes = weight.in_features * weight.code_bytes + weight.in_features // weight.group_size * 8
+    return Codes(row_bytes=row_bytes, features=weight.in_features, group_size=weight.group_size, code_bytes=weight.code_bytes)
+
+
+def kv_struct(kv_cache: torch.Tensor, shape: AttentionShape) -> KvStruct:
+    """Raises ValueError for a cache that is not [num_blocks, 2, K, block_size, D] of a type that the kernels read."""
+    _, two, num_kv_heads, block_size, head_size = kv_cache.shape
+    if kv_cache.dtype not in KV_ELEMENTS:
+        raise ValueError(f"the CPU kernels keep keys and values as float32, float16 or bfloat16, not {kv_cache.dtype}")
+    inner = (num_kv_heads * block_size * head_size, block_size * head_size, head_size, 1)
+    if (two, num_kv_heads, head_size) != (2, shape.num_kv_heads, shape.head_size) or kv_cache.stride()[1:] != inner:
+        raise ValueError(f"a KV cache of {tuple(kv_cache.shape)} does not fit {shape}, or is not contiguous inside a block")
+    return KvStruct(
+        data=kv_cache.data_ptr(),
+        block_bytes=kv_cache.stride(0) * kv_cache.element_size(),
+        element=KV_ELEMENTS[kv_cache.dtype],
+        block_size=block_size,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_size=shape.head_size,
+        rotary_dim=shape.rotary_dim or shape.head_size,
+        sliding_window=shape.sliding_window or 0,
+        scale=shape.scale,
+    )
+
+
+def fill_step(step: Step, batch: Batch) -> Step:
+    """Write a batch's numbers and addresses into `step`."""
+    step.num_tokens = batch.num_tokens
+    step.num_seqs = batch.num_seqs
+    step.num_logits = batch.logits_indices.shape[0]
+    step.max_query_len = batch.max_query_len
+    step.max_seq_len = batch.max_seq_len
+    step.block_table_stride = batch.block_tables.stride(0)
+    step.token_ids = batch.token_ids.data_ptr()
+    step.positions = batch.positions.data_ptr()
+    step.slot_mapping = batch.slot_mapping.data_ptr()
+    step.query_start_loc = batch.query_start_loc.data_ptr()
+    step.seq_lens = batch.seq_lens.data_ptr()
+    step.block_tables = batch.block_tables.data_ptr()
+    step.logits_indices = batch.logits_indices.data_ptr()
+    return step
