@@ -1,0 +1,71 @@
+"""The operations on NVIDIA GPUs, in Triton (Tillet et al., 2019). One kernel per file, with the function that launches it."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+from kernels.batch import AttentionShape, Batch
+from kernels.triton.activation import gelu_tanh_and_mul, silu_and_mul
+from kernels.triton.attention import PagedAttention
+from kernels.triton.blocks import copy_blocks
+from kernels.triton.linear import PackedLinear, pack_linear
+from kernels.triton.norm import add_rms_norm, rms_norm
+from kernels.triton.rotary import rotary_and_write_kv
+from kernels.weights import Weight
+
+
+class TritonOps:
+    """The contracts of `kernels.ops.Ops` on a GPU; on CPU tensors too when Triton runs as an interpreter (TRITON_INTERPRET=1), for tests.
+
+    No operation reads a tensor back to the host or allocates anything but its result, so a forward pass can be captured as a
+    CUDA graph. The kernels are batch invariant, but dense products are cuBLAS's, which are not. Raises ValueError for a device
+    that Triton cannot compute on.
+    """
+
+    name = "triton"
+    batch_invariant = False
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        if device.type != "cuda" and not triton.knobs.runtime.interpret:
+            raise ValueError(f"the triton kernels need an NVIDIA GPU, but the device is {device.type!r}: use kernels=auto, or device=cuda")
+        if triton.knobs.runtime.interpret and dtype == torch.bfloat16:
+            raise ValueError("Triton's interpreter cannot multiply bfloat16 matrices: use dtype=float32 or float16")
+        self.device = device
+        self.dtype = dtype
+        self._attention = PagedAttention(device)
+
+    def pack_linear(self, weight: Weight, bias: torch.Tensor | None) -> PackedLinear:
+        return pack_linear(weight, bias, self.device, self.dtype)
+
+    def embedding(self, token_ids: torch.Tensor, table: PackedLinear) -> torch.Tensor:
+        return table.lookup(token_ids)
+
+    def linear(self, x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
+        return weight.multiply(x)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+        return add_rms_norm(x, residual, weight, eps)
+
+    def silu_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return silu_and_mul(gate_up)
+
+    def gelu_tanh_and_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return gelu_tanh_and_mul(gate_up)
+
+    def rotary_and_write_kv(
+        self, qkv: torch.Tensor, kv_cache: torch.Tensor, cos_sin: torch.Tensor, batch: Batch, shape: AttentionShape
+    ) -> None:
+        rotary_and_write_kv(qkv, kv_cache, cos_sin, batch.positions, batch.slot_mapping, shape)
+
+    def paged_attention(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:
+        return self._attention(qkv, kv_cache, batch, shape)
+
+    def gather_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return x.index_select(0, rows)
+
+    def copy_blocks(self, kv_cache: torch.Tensor, pairs: torch.Tensor) -> None:
+        copy_blocks(kv_cache, pairs)

@@ -1,0 +1,152 @@
+"""Paged attention: which kernel computes which sequence, with which tiles."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+
+from kernels.batch import AttentionShape, Batch
+from kernels.triton.attention_decode import attention_decode_kernel
+from kernels.triton.attention_merge import attention_merge_kernel
+from kernels.triton.attention_prefill import attention_prefill_kernel
+
+# Constants and not tuned at run time: they fix the order of every sum, so a change here changes bits.
+SPLIT = 512  # keys of one decode program; a multiple of TILE
+TILE = 64  # keys per step of a program
+PREFILL_ROWS = 128  # query heads times tokens of one prefill program
+PARTIAL_FLOATS = 1 << 24  # 64 MiB: 64 sequences of 30,000 tokens with 32 heads of 128
+
+
+class PagedAttention:
+    """Attention of a step's flat batch over the paged cache.
+
+    Sequences with one query always go to the decode kernel, those with more to the prefill kernel; a mixed batch launches both, and
+    each skips the other's sequences. So a decode is computed alike whatever it shares the step with, and a long context does not
+    hang on one program because a prompt came along. Nothing is read back to the host: grids come from the batch's integers.
+
+    The buffer for the partial sums of splits is allocated once and never moves (a captured CUDA graph keeps its address). Batches for
+    which it is too small are decoded some sequences at a time: enough programs to fill a GPU, and the same bits. One stream only.
+
+    Head sizes up to 128 compile without register spills; larger ones are right but slow.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._partials = torch.empty(PARTIAL_FLOATS, dtype=torch.float32, device=device)
+
+    def __call__(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:
+        """qkv [T, (H + 2K) * D], kv_cache [num_blocks, 2, K, block_size, D] -> [T, H * D]; the contract is `Ops.paged_attention`."""
+        out = torch.empty((qkv.shape[0], shape.q_size), dtype=qkv.dtype, device=qkv.device)
+        if batch.max_query_len > 1:
+            self._prefill(out, qkv, kv_cache, batch, shape)
+        # If all queries together are as many as if each sequence had the most of them, each has.
+        if batch.max_query_len == 1 or batch.num_tokens < batch.num_seqs * batch.max_query_len:
+            self._decode(out, qkv, kv_cache, batch, shape)
+        return out
+
+    def _prefill(self, out: torch.Tensor, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> None:
+        group = shape.num_heads // shape.num_kv_heads
+        # float32 is not for the tensor cores, and takes twice the shared memory.
+        rows = max(PREFILL_ROWS if qkv.element_size() == 2 else PREFILL_ROWS // 4, triton.next_power_of_2(group))
+        queries = rows // group
+        attention_prefill_kernel[(batch.num_tokens // queries + batch.num_seqs, shape.num_kv_heads)](
+            out,
+            qkv,
+            kv_cache,
+            batch.block_tables,
+            batch.query_start_loc,
+            batch.seq_lens,
+            qkv.stride(0),
+            out.stride(0),
+            batch.block_tables.stride(0),
+            kv_cache.stride(0),
+            shape.scale * math.log2(math.e),
+            batch.num_seqs,
+            **_tiles(kv_cache, shape),
+            BLOCK_SIZE=kv_cache.shape[3],
+            TILE=TILE,
+            ROWS=rows,
+            QUERIES=queries,
+            num_warps=8,
+            enable_fp_fusion=False,
+            num_stages=3,
+        )
+
+    def _decode(self, out: torch.Tensor, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> None:
+        num_splits = triton.cdiv(batch.max_seq_len, SPLIT)
+        if shape.sliding_window is not None:
+            num_splits = min(num_splits, triton.cdiv(shape.sliding_window, SPLIT) + 1)
+        if num_splits == 1:
+            self._launch_decode(out, qkv, kv_cache, batch, shape, range(batch.num_seqs), 1)
+            return
+        fitting = PARTIAL_FLOATS // (shape.num_heads * num_splits * (shape.head_size + 2))
+        if fitting == 0:
+            raise ValueError(f"the attention buffer holds no context of {batch.max_seq_len} tokens: lower max_model_len")
+        for first in range(0, batch.num_seqs, fitting):
+            seqs = range(first, min(first + fitting, batch.num_seqs))
+            self._launch_decode(out, qkv, kv_cache, batch, shape, seqs, num_splits)
+
+    def _launch_decode(
+        self,
+        out: torch.Tensor,
+        qkv: torch.Tensor,
+        kv_cache: torch.Tensor,
+        batch: Batch,
+        shape: AttentionShape,
+        seqs: range,
+        num_splits: int,
+    ) -> None:
+        num_stats = len(seqs) * shape.num_heads * num_splits * 2
+        partials = (self._partials[num_stats:], self._partials)  # accumulators behind tops and totals
+        rows = triton.next_power_of_2(shape.num_heads // shape.num_kv_heads)
+        attention_decode_kernel[(len(seqs), shape.num_kv_heads, num_splits)](
+            out,
+            *partials,
+            qkv,
+            kv_cache,
+            batch.block_tables,
+            batch.query_start_loc,
+            batch.seq_lens,
+            qkv.stride(0),
+            out.stride(0),
+            batch.block_tables.stride(0),
+            kv_cache.stride(0),
+            shape.scale * math.log2(math.e),
+            seqs.start,
+            num_splits,
+            **_tiles(kv_cache, shape),
+            BLOCK_SIZE=kv_cache.shape[3],
+            TILE=TILE,
+            ROWS=max(16, rows),
+            PARTIAL=num_splits > 1,
+            num_warps=4,
+            enable_fp_fusion=False,
+            num_stages=5 if kv_cache.element_size() == 2 else 3,
+        )
+        if num_splits > 1:
+            attention_merge_kernel[(len(seqs), shape.num_kv_heads)](
+                out,
+                *partials,
+                batch.query_start_loc,
+                batch.seq_lens,
+                out.stride(0),
+                seqs.start,
+                num_splits,
+                **_tiles(kv_cache, shape),
+                ROWS=rows,
+                num_warps=4,
+                enable_fp_fusion=False,
+            )
+
+
+def _tiles(kv_cache: torch.Tensor, shape: AttentionShape) -> dict[str, int]:
+    """The constants that all three kernels take."""
+    return {
+        "GROUP": shape.num_heads // shape.num_kv_heads,
+        "K": shape.num_kv_heads,
+        "D": shape.head_size,
+        "D_PAD": max(16, triton.next_power_of_2(shape.head_size)),
+        "SPLIT": SPLIT,
+        "WINDOW": shape.sliding_window or 0,
+    }

@@ -1,0 +1,74 @@
+"""Attention of sequences that have one query in the step, over their whole context."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.triton.attention_tile import attend_split, first_visible_key, normalize
+
+
+@triton.jit(do_not_specialize=["first_seq", "num_splits"])
+def attention_decode_kernel(
+    out_ptr,  # [T, H * D]
+    partial_acc_ptr,  # [num_seqs of this launch, H, num_splits, D] float32
+    partial_stats_ptr,  # [num_seqs of this launch, H, num_splits, 2] float32: top and total
+    qkv_ptr,  # [T, (H + 2K) * D]
+    kv_cache_ptr,  # [num_blocks, 2, K, BLOCK_SIZE, D]
+    block_tables_ptr,  # [S, max_blocks] int32
+    query_start_loc_ptr,  # [S + 1] int32
+    seq_lens_ptr,  # [S] int32
+    qkv_stride,
+    out_stride,
+    table_stride,
+    block_stride,
+    scale_log2,
+    first_seq,
+    num_splits,
+    GROUP: tl.constexpr,  # H // K
+    K: tl.constexpr,
+    D: tl.constexpr,
+    D_PAD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    SPLIT: tl.constexpr,
+    TILE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    ROWS: tl.constexpr,  # at least GROUP, and at least the 16 of a tensor core's tile
+    PARTIAL: tl.constexpr,
+):
+    """One program per sequence, kv head and split (flash-decoding: Dao et al., 2023): grid (num_seqs of this launch, K, num_splits).
+
+    All query heads of a kv head are rows of one tile, so its keys and values are read once. Sequences with more queries, or none, are
+    left to the prefill kernel. PARTIAL: the splits' sums are stored for `attention_merge_kernel`; else one split holds every context
+    of the batch, and its result is final, with the bits that a merge of one split would give.
+    """
+    seq = first_seq + tl.program_id(0)
+    kv_head = tl.program_id(1)
+    token = tl.load(query_start_loc_ptr + seq)
+    if tl.load(query_start_loc_ptr + seq + 1) - token != 1:
+        return
+    position = tl.load(seq_lens_ptr + seq) - 1
+    first_key = first_visible_key(position, WINDOW)
+    split = first_key // SPLIT + tl.program_id(2)
+    if split * SPLIT > tl.maximum(position, 0):
+        return
+
+    rows = tl.arange(0, ROWS)
+    dims = tl.arange(0, D_PAD)
+    heads = kv_head * GROUP + rows
+    stored = (rows < GROUP)[:, None] & (dims < D)[None, :]
+    q = tl.load(qkv_ptr + token.to(tl.int64) * qkv_stride + heads[:, None] * D + dims[None, :], mask=stored, other=0.0)
+    positions = tl.zeros([ROWS], tl.int32) + position
+    keys_ptr = kv_cache_ptr + kv_head * BLOCK_SIZE * D
+    top, total, acc = attend_split(
+        q, positions, keys_ptr, block_stride, block_tables_ptr + seq.to(tl.int64) * table_stride, split, first_key, position, scale_log2,
+        K, D, D_PAD, BLOCK_SIZE, SPLIT, TILE, WINDOW, Q_IN_REGISTERS=True,
+    )  # fmt: skip
+    if PARTIAL:
+        place = (tl.program_id(0) * (K * GROUP) + heads).to(tl.int64) * num_splits + tl.program_id(2)
+        tl.store(partial_stats_ptr + place * 2, top, mask=rows < GROUP)
+        tl.store(partial_stats_ptr + place * 2 + 1, total, mask=rows < GROUP)
+        tl.store(partial_acc_ptr + place[:, None] * D + dims[None, :], acc, mask=stored)
+    else:
+        out = normalize(total, acc).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + token.to(tl.int64) * out_stride + heads[:, None] * D + dims[None, :], out, mask=stored)

@@ -1,0 +1,106 @@
+"""Rotary position embedding of queries and keys, and the store of keys and values, in one pass over the fused projection."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.batch import AttentionShape
+
+
+def rotary_and_write_kv(
+    qkv: torch.Tensor,
+    kv_cache: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    shape: AttentionShape,
+) -> None:
+    """qkv [T, (H + 2K) * D] in place, kv_cache [num_blocks, 2, K, block_size, D]; the contract is `Ops.rotary_and_write_kv`."""
+    num_rows = qkv.shape[0] * (shape.num_heads + 2 * shape.num_kv_heads)
+    rotary_dim = shape.rotary_dim or shape.head_size
+    rest = shape.head_size - rotary_dim
+    rows = max(1, 2048 // triton.next_power_of_2(shape.head_size))
+    rotary_and_write_kv_kernel[(triton.cdiv(num_rows, rows),)](
+        qkv,
+        kv_cache,
+        cos_sin,
+        positions,
+        slot_mapping,
+        qkv.stride(0),
+        kv_cache.stride(0),
+        cos_sin.stride(0),
+        num_rows,
+        H=shape.num_heads,
+        K=shape.num_kv_heads,
+        D=shape.head_size,
+        HALF=rotary_dim // 2,
+        HALF_PAD=triton.next_power_of_2(rotary_dim // 2),
+        REST=rest,
+        REST_PAD=triton.next_power_of_2(rest) if rest else 1,
+        BLOCK_SIZE=kv_cache.shape[3],
+        ROWS=rows,
+        num_warps=4,
+        enable_fp_fusion=True,
+    )
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def rotary_and_write_kv_kernel(
+    qkv_ptr,
+    kv_cache_ptr,
+    cos_sin_ptr,  # [max_positions, 2 * HALF] float32
+    positions_ptr,  # [T] int32
+    slot_mapping_ptr,  # [T] int64
+    qkv_stride,
+    block_stride,
+    cos_sin_stride,
+    num_rows,  # T * (H + 2K)
+    H: tl.constexpr,
+    K: tl.constexpr,
+    D: tl.constexpr,
+    HALF: tl.constexpr,  # rotary_dim // 2
+    HALF_PAD: tl.constexpr,
+    REST: tl.constexpr,  # dimensions of a head that are not rotated
+    REST_PAD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """A row is one head of one token: grid (cdiv(num_rows, ROWS)). Both halves of a rotated pair belong to one thread, which
+    reads both before it writes either, so rotating in place is safe (Su et al., 2021, in the half-split form).
+    """
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = rows < num_rows
+    tokens = rows // (H + 2 * K)
+    heads = rows % (H + 2 * K)
+    is_value = heads >= H + K
+    slots = tl.load(slot_mapping_ptr + tokens, mask=real, other=-1)
+    cached = real & (heads >= H) & (slots >= 0)
+    place = slots // BLOCK_SIZE * block_stride + ((heads - H) * BLOCK_SIZE + slots % BLOCK_SIZE) * D  # values follow the K key heads
+
+    source = tokens.to(tl.int64) * qkv_stride + heads * D
+    dims = tl.arange(0, HALF_PAD)
+    inside = real[:, None] & (dims < HALF)[None, :]
+    first_ptrs = qkv_ptr + source[:, None] + dims[None, :]
+    first = tl.load(first_ptrs, mask=inside, other=0.0)
+    second = tl.load(first_ptrs + HALF, mask=inside, other=0.0)
+    positions = tl.load(positions_ptr + tokens, mask=real, other=0).to(tl.int64)
+    rotated = inside & ~is_value[:, None]
+    cos_ptrs = cos_sin_ptr + positions[:, None] * cos_sin_stride + dims[None, :]
+    cos = tl.load(cos_ptrs, mask=rotated, other=1.0).to(tl.float32)
+    sin = tl.load(cos_ptrs + HALF, mask=rotated, other=0.0).to(tl.float32)
+    first32, second32 = first.to(tl.float32), second.to(tl.float32)
+    # The cache gets what the activations hold, hence the rounding to their type first.
+    first = tl.where(rotated, (first32 * cos - second32 * sin).to(first.dtype), first)
+    second = tl.where(rotated, (second32 * cos + first32 * sin).to(second.dtype), second)
+    tl.store(first_ptrs, first, mask=rotated)
+    tl.store(first_ptrs + HALF, second, mask=rotated)
+    cache_ptrs = kv_cache_ptr + place[:, None] + dims[None, :]
+    tl.store(cache_ptrs, first.to(kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
+    tl.store(cache_ptrs + HALF, second.to(kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
+    if REST > 0:
+        others = 2 * HALF + tl.arange(0, REST_PAD)
+        copied = cached[:, None] & (others < D)[None, :]
+        rest = tl.load(qkv_ptr + source[:, None] + others[None, :], mask=copied, other=0.0)
+        tl.store(kv_cache_ptr + place[:, None] + others[None, :], rest.to(kv_cache_ptr.dtype.element_ty), mask=copied)
