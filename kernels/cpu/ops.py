@@ -78,6 +78,7 @@ class CpuOps:
     def rotary_and_write_kv(
         self, qkv: torch.Tensor, kv_cache: torch.Tensor, cos_sin: torch.Tensor, batch: Batch, shape: AttentionShape
     ) -> None:
+        self._check_batch(batch)
         self._check_rows(qkv, shape.qkv_size)
         kv = kv_struct(kv_cache, shape)
         if cos_sin.dtype != torch.float32 or cos_sin.stride(1) != 1 or cos_sin.shape[1] < kv.rotary_dim:
@@ -86,6 +87,7 @@ class CpuOps:
         self._emit(structs.RotaryArgs, step, kv=kv, cache=kv_cache, qkv=qkv, cos_sin=cos_sin, cos_sin_stride=cos_sin.stride(0))
 
     def paged_attention(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:
+        self._check_batch(batch)
         self._check_rows(qkv, shape.qkv_size)
         kv = kv_struct(kv_cache, shape)
         out = self._new_rows(qkv, shape.q_size)
@@ -135,8 +137,6 @@ class CpuOps:
 
     def _emit(self, args_type: Any, step: Step, **fields: Any) -> None:
         args = args_type(**{name: native(value) for name, value in fields.items() if args_type.has(name)})
-        if "cache" in fields and "kv" in fields:
-            args.kv.data = fields["cache"].data_ptr()
         op = Op(kind=args_type.kind, args=ctypes.addressof(args))
         self.pool.library.octavo_run(self.pool.address, ctypes.byref(op), 1, ctypes.byref(step))
 
@@ -184,6 +184,13 @@ class CpuOps:
             floats = self.pool.library.octavo_attention_partials_floats(ctypes.byref(kv), self.pool.num_threads)
             self._partials[key] = torch.empty(floats, dtype=torch.float32)
         return self._partials[key]
+
+    def _check_batch(self, batch: Batch) -> None:
+        self._check_indices("block_tables' first row", batch.block_tables[:1])
+        for name in ("positions", "query_start_loc", "seq_lens"):
+            self._check_indices(name, getattr(batch, name))
+        if batch.slot_mapping.dtype != torch.int64:
+            raise ValueError(f"slot_mapping must be int64, got {batch.slot_mapping.dtype}")
 
     def _check_rows(self, x: torch.Tensor, features: int) -> None:
         if x.dtype != torch.float32 or x.dim() != 2 or x.shape[1] != features or not x.is_contiguous():
