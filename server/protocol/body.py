@@ -55,12 +55,13 @@ def parse_body(data: bytes, model: type[Body], table: dict[str, Parameter], allo
 
 def _as_api_error(error: ValidationError, body: dict[str, Any]) -> ApiError:
     details = error.errors(include_url=False, include_context=False)
-    first = _path(details[0], body)
-    # The arms of a union each have their say about the same field.
-    reasons = dict.fromkeys(_reason(detail) for detail in details if _path(detail, body) == first)
-    if not first:
+    paths = [_path(detail, body) for detail in details]
+    # The arms of a union each have their say about the same value; the one that got further into it was meant.
+    param = max((path for path in paths if (path + ".").startswith(paths[0] + ".")), key=lambda path: path.count("."), default=paths[0])
+    reasons = dict.fromkeys(_reason(detail) for detail, path in zip(details, paths, strict=True) if path == param)
+    if not param:
         return ApiError(400, "; or ".join(reasons))
-    return ApiError(400, f"{first}: {'; or '.join(reasons)}", param=first)
+    return ApiError(400, f"{param}: {'; or '.join(reasons)}", param=param)
 
 
 def _reason(detail: ErrorDetails) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,8 @@ class CompletionLogprobs:
     def __init__(self, text: TokenText, num_top: int) -> None:
         self.text = text
         self.num_top = num_top
-        self._offset = 0  # characters begun so far
+        self._offset = 0  # characters finished so far
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def skip(self, text: str) -> None:
         """Let the offsets begin after a text whose tokens are not listed."""
@@ -82,9 +84,8 @@ class CompletionLogprobs:
             token_logprobs.append(None if position is None else position.chosen.logprob)
             top_logprobs.append(None if position is None else self._top(position))
             # A token that goes on with a character begun before it stands where that character does.
-            goes_on = bool(data) and data[0] & 0xC0 == 0x80
-            offsets.append(max(0, self._offset - goes_on))
-            self._offset += sum(byte & 0xC0 != 0x80 for byte in data)
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(data))
         top = top_logprobs if self.num_top else None
         return {"tokens": tokens, "token_logprobs": token_logprobs, "top_logprobs": top, "text_offset": offsets}
 

@@ -1,0 +1,121 @@
+"""No request parameter is dropped silently: each has a fate, which validation and the documentation share."""
+
+from __future__ import annotations
+
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types import completion_create_params
+from openai.types.chat import chat_completion_stream_options_param
+from openai.types.chat import completion_create_params as chat_completion_create_params
+
+from server.errors import ApiError
+from server.protocol import fates
+from server.protocol.body import RequestBody
+from server.protocol.chat import ChatCompletionRequest
+from server.protocol.completions import CompletionRequest
+from server.protocol.fates import Fate, Parameter, sort_parameters
+from server.protocol.sampling import StreamOptions
+from server.protocol.tokenization import DetokenizeRequest, TokenizeRequest
+
+MODELS = [
+    (fates.CHAT, ChatCompletionRequest),
+    (fates.COMPLETIONS, CompletionRequest),
+    (fates.TOKENIZE, TokenizeRequest),
+    (fates.DETOKENIZE, DetokenizeRequest),
+]
+
+
+def _sdk_parameters(module: Any) -> set[str]:
+    types = (module.CompletionCreateParamsNonStreaming, module.CompletionCreateParamsStreaming)
+    return {name for one in types for name in typing.get_type_hints(one)}
+
+
+@pytest.mark.parametrize(
+    ("module", "table"),
+    [(chat_completion_create_params, fates.CHAT), (completion_create_params, fates.COMPLETIONS)],
+    ids=["chat", "completions"],
+)
+def test_every_parameter_of_the_sdk_has_a_fate(module: Any, table: dict[str, Parameter]) -> None:
+    parameters = _sdk_parameters(module)
+    assert len(parameters) > 15
+    assert parameters <= set(table)
+    assert {name for name in parameters if table[name].extra} == set(), "these are OpenAI's own"
+    assert {name for name, parameter in table.items() if not parameter.extra} == parameters | (set(table) & {"max_tokens"})
+
+
+def test_every_stream_option_of_the_sdk_is_known() -> None:
+    options = typing.get_type_hints(chat_completion_stream_options_param.ChatCompletionStreamOptionsParam)
+    assert set(options) <= set(StreamOptions.model_fields)
+
+
+@pytest.mark.parametrize(("table", "model"), MODELS, ids=lambda value: getattr(value, "__name__", None))
+def test_the_implemented_parameters_are_the_fields_of_the_model(table: dict[str, Parameter], model: type[RequestBody]) -> None:
+    assert {name for name, parameter in table.items() if parameter.fate is Fate.IMPLEMENTED} == set(model.model_fields)
+
+
+@pytest.mark.parametrize("table", fates.ENDPOINTS.values(), ids=fates.ENDPOINTS)
+def test_neutral_values_and_null_are_accepted(table: dict[str, Parameter]) -> None:
+    for name, parameter in table.items():
+        assert sort_parameters({name: None}, table, False) == {}
+        for value in parameter.neutral:
+            assert sort_parameters({name: value}, table, False) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("frequency_penalty", 0.5),
+        ("presence_penalty", -1),
+        ("logit_bias", {"50256": -100}),
+        ("repetition_penalty", 1.1),
+        ("use_beam_search", True),
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tool_choice", "required"),
+        ("tool_choice", {"type": "function", "function": {"name": "f"}}),
+        ("response_format", {"type": "json_object"}),
+        ("modalities", ["text", "audio"]),
+        ("audio", {"voice": "alloy", "format": "wav"}),
+        ("store", True),
+        ("service_tier", "flex"),
+        ("web_search_options", {}),
+        ("reasoning_effort", "high"),
+        ("verbosity", "low"),
+        ("chat_template", "{{ messages }}"),
+        ("frequency_penalty", "0"),
+    ],
+)
+def test_what_would_change_the_answer_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        sort_parameters({name: value}, fates.CHAT, False)
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "unsupported_parameter", name)
+
+
+@pytest.mark.parametrize("body", [{"best_of": 1}, {"best_of": 3, "n": 3}, {"best_of": 1, "n": None}])
+def test_best_of_is_accepted_when_it_equals_n(body: dict[str, Any]) -> None:
+    assert "best_of" not in sort_parameters(body, fates.COMPLETIONS, False)
+
+
+def test_best_of_more_than_n_is_refused() -> None:
+    with pytest.raises(ApiError) as caught:
+        sort_parameters({"best_of": 3, "n": 1}, fates.COMPLETIONS, False)
+    assert caught.value.param == "best_of"
+
+
+def test_parameters_without_effect_are_accepted_whatever_they_hold() -> None:
+    body = {"user": "me", "metadata": {"a": "b"}, "prompt_cache_key": "k", "safety_identifier": "s", "prediction": {"type": "content"}}
+    assert sort_parameters(body, fates.CHAT, False) == {}
+
+
+def test_unknown_parameters_are_refused_by_name_unless_they_are_allowed() -> None:
+    with pytest.raises(ApiError, match="'temprature'") as caught:
+        sort_parameters({"temprature": 1, "stream": True}, fates.CHAT, False)
+    assert (caught.value.status, caught.value.param) == (400, "temprature")
+    assert sort_parameters({"temprature": 1, "stream": True}, fates.CHAT, True) == {"stream": True}
+
+
+def test_the_documentation_says_what_the_table_says() -> None:
+    written = (Path(__file__).parents[2] / "docs" / "parameters.md").read_text()
+    assert written == fates.page(), "run `python -m server.protocol.fates > docs/parameters.md`"
