@@ -46,6 +46,10 @@ def build_tokenizer(file: GgufFile) -> Tokenizer:
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(vocab) < len(tokens):
         raise ModelLoadError(f"{file.path} is damaged: {len(tokens) - len(vocab)} tokens of its vocabulary occur twice")
+    special = {
+        f"{name}_token": _token_at(file, tokens, key)
+        for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
+    }
     try:
         if kind == "gpt2":
             backend, adds_bos = _byte_level(file, vocab)
@@ -53,17 +57,13 @@ def build_tokenizer(file: GgufFile) -> Tokenizer:
             backend, adds_bos = _sentencepiece(file, tokens, vocab), True
         else:
             raise ModelLoadError(f"{file.path} has a tokenizer of kind {kind!r}; supported are 'gpt2' and 'llama'")
+        _add_special_tokens(file, backend, tokens)
+        _add_post_processor(file, backend, special, vocab, adds_bos)
+        return Tokenizer(backend, special, eos_token_ids(file, tokens))
     except ModelLoadError:
         raise
     except Exception as error:  # the library raises bare Exceptions
         raise ModelLoadError(f"{file.path}: its tokenizer cannot be built: {error}") from error
-    _add_special_tokens(file, backend, tokens)
-    special = {
-        f"{name}_token": _token_at(file, tokens, key)
-        for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
-    }
-    _add_post_processor(file, backend, special, vocab, adds_bos)
-    return Tokenizer(backend, special, eos_token_ids(file, tokens))
 
 
 def bos_token_id(file: GgufFile) -> int | None:
@@ -145,14 +145,16 @@ def _add_special_tokens(file: GgufFile, backend: Backend, tokens: list[str]) -> 
 
 def _add_post_processor(file: GgufFile, backend: Backend, special: dict[str, str | None], vocab: dict[str, int], adds_bos: bool) -> None:
     """Put BOS before and EOS after a text where the file says so."""
-    pieces: list[str] = ["$A"]
+    pieces = ["$A"]
     bos, eos = special["bos_token"], special["eos_token"]
+    used: list[dict[str, Any]] = []  # under names of our own: the library gives a meaning to some characters in a token's name
     if file.metadata.get("tokenizer.ggml.add_bos_token", adds_bos) and bos is not None:
-        pieces.insert(0, bos)
+        pieces.insert(0, "BOS")
+        used.append({"id": "BOS", "ids": [vocab[bos]], "tokens": [bos]})
     if file.metadata.get("tokenizer.ggml.add_eos_token", False) and eos is not None:
-        pieces.append(eos)
-    if len(pieces) > 1:
-        used = [(token, vocab[token]) for token in dict.fromkeys(pieces) if token != "$A"]
+        pieces.append("EOS")
+        used.append({"id": "EOS", "ids": [vocab[eos]], "tokens": [eos]})
+    if used:
         backend.post_processor = processors.TemplateProcessing(single=pieces, special_tokens=used)
 
 

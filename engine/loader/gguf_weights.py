@@ -55,18 +55,18 @@ def hugging_face_name(file: GgufFile, name: str) -> str:
 
 
 def _read(file: GgufFile, tensor: TensorInfo, config: ModelConfig) -> Weight | torch.Tensor:
-    if len(tensor.shape) > 2:
-        raise ModelLoadError(f"{file.path}: tensor {tensor.name!r} has {len(tensor.shape)} dimensions, but a weight has one or two")
+    num_dimensions, kind = len(tensor.shape), tensor.type
+    if num_dimensions > 2 or (num_dimensions == 1 and kind.block_size > 1):
+        raise ModelLoadError(
+            f"{file.path}: a tensor of {num_dimensions} dimensions stored as {kind.name}, {tensor.name!r}, is not supported"
+        )
     data = np.frombuffer(file.data, np.uint8, tensor.num_bytes, tensor.offset).reshape(tensor.shape[0], -1)
     order = _row_order(file, tensor, config)
     if order is not None:
         data = data[order]
-    if len(tensor.shape) == 2:
-        return read_matrix(data, tensor.type.name, tensor.shape[1])
-    try:
-        return read_vector(data.reshape(-1), tensor.type.name)
-    except ValueError as error:
-        raise ModelLoadError(f"{file.path} is damaged: tensor {tensor.name!r}: {error}") from error
+    if num_dimensions == 1:
+        return read_vector(data.reshape(-1), kind.name)
+    return read_matrix(data, kind.name, tensor.shape[1])
 
 
 def _row_order(file: GgufFile, tensor: TensorInfo, config: ModelConfig) -> NDArray[np.intp] | None:

@@ -54,11 +54,11 @@ class ModelSource(Protocol):
         ...
 
 
-def resolve_model(model: str | None, revision: str | None = None, load_format: str = "auto") -> ModelSource:
+def resolve_model(model: str | None, revision: str | None = None, load_format: str = "auto", seed: int = 0) -> ModelSource:
     """Find the model that a user means; none is the default model.
 
     A path to a GGUF file or a Hugging Face directory, or the id of a repository on the hub (`org/name`, or `org/name:file.gguf`), which
-    is downloaded once. `load_format="dummy"` gives random weights of the model's shapes, and downloads none.
+    is downloaded once. `load_format="dummy"` gives random weights of the model's shapes, drawn from `seed`, and downloads none.
     """
     if load_format not in ("auto", "dummy"):
         raise ModelLoadError(f"there is no load format {load_format!r}: use auto or dummy")
@@ -66,7 +66,7 @@ def resolve_model(model: str | None, revision: str | None = None, load_format: s
     if load_format == "dummy":
         from engine.loader.dummy import DummySource
 
-        return DummySource(source)
+        return DummySource(source, seed)
     return source
 
 

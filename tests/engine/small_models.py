@@ -28,7 +28,7 @@ SHAPE: dict[str, Any] = {
 
 def new_llama(seed: int = 0, **settings: Any) -> LlamaForCausalLM:
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(**{**SHAPE, **settings})).eval()
+    return _with_random_biases(LlamaForCausalLM(LlamaConfig(**{**SHAPE, **settings})).eval())
 
 
 def new_mistral(seed: int = 0, **settings: Any) -> MistralForCausalLM:
@@ -72,6 +72,8 @@ def write_gguf(
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_rope_dimension_count(config.head_dim)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
     if with_tokenizer:
         _add_tokenizer(writer)
     if edit is not None:
@@ -100,6 +102,15 @@ def write_gguf(
 def interleaved(rows: np.ndarray, num_heads: int) -> np.ndarray:
     """The permutation of llama.cpp's convert_hf_to_gguf.py (LlamaModel.permute)."""
     return rows.reshape(num_heads, 2, rows.shape[0] // num_heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _with_random_biases(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """transformers begins with biases of zero, which would hide that one is in the wrong place."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(".bias"):
+                parameter.normal_(std=0.02)
+    return model
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
