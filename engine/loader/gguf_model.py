@@ -36,6 +36,9 @@ class GgufSource:
             raise ModelLoadError(
                 f"{path}: models of architecture {architecture!r} are not supported; supported are {', '.join(ARCHITECTURES)}"
             )
+        num_parts = self.file.metadata.get("split.count", 1)
+        if num_parts != 1:
+            raise ModelLoadError(f"{path} is one of {num_parts} parts of a model: join them with llama.cpp's `llama-gguf-split --merge`")
         self._prefix = f"{architecture}."
 
     def config(self) -> ModelConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 
 import numpy as np
@@ -42,6 +43,9 @@ def read_weights(file: GgufFile, config: ModelConfig, progress: Progress | None)
         done += tensor.num_bytes
         if progress is not None:
             progress(done, total)
+    if hasattr(mmap, "MADV_DONTNEED"):
+        # Everything was copied: give the pages back, which would count as this process's memory for as long as the file is open.
+        file.data.madvise(mmap.MADV_DONTNEED)
 
 
 def hugging_face_name(file: GgufFile, name: str) -> str:

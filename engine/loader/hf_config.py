@@ -20,12 +20,15 @@ _DTYPES = ("float32", "float16", "bfloat16")
 
 
 def read_config(directory: Path) -> ModelConfig:
-    """The shape of the model in a directory, the end tokens of its generation_config.json included.
+    """The shape of the model in a directory, with the end tokens that generation_config.json and the tokenizer's settings add.
 
     Raises ModelLoadError for a model that is not supported or a value that cannot be.
     """
     path = directory / "config.json"
-    return _Fields(path, read_json(path)).model_config(read_generation_config(directory))
+    fields = _Fields(path, read_json(path))
+    generation = read_generation_config(directory)
+    eos_ids = [*_ids(fields.values.get("eos_token_id")), *_ids(generation.get("eos_token_id")), *_eos_ids_of_tokenizer(directory)]
+    return fields.model_config(tuple(dict.fromkeys(eos_ids)))
 
 
 def read_generation_config(directory: Path) -> dict[str, Any]:
@@ -54,7 +57,7 @@ class _Fields:
         self.path = path
         self.values = values
 
-    def model_config(self, generation: dict[str, Any]) -> ModelConfig:
+    def model_config(self, eos_token_ids: tuple[int, ...]) -> ModelConfig:
         architecture = self._architecture()
         self._refuse_quantization()
         hidden_size = self._count("hidden_size")
@@ -65,7 +68,6 @@ class _Fields:
             raise self._error(f"num_key_value_heads {num_kv_heads} does not divide num_attention_heads {num_heads}")
         bias = architecture == "LlamaForCausalLM"  # Mistral has none, whatever the file says
         rope, context_length = self._rope(head_size)
-        eos_ids = [*_ids(self.values.get("eos_token_id")), *_ids(generation.get("eos_token_id"))]
         return ModelConfig(
             architecture=architecture,
             vocab_size=self._count("vocab_size"),
@@ -85,7 +87,7 @@ class _Fields:
             hidden_act=str(self.values.get("hidden_act", "silu")),
             dtype=self._dtype(),
             bos_token_id=next(iter(_ids(self.values.get("bos_token_id"))), None),
-            eos_token_ids=tuple(dict.fromkeys(eos_ids)),
+            eos_token_ids=eos_token_ids,
         )
 
     def _architecture(self) -> str:
@@ -166,3 +168,25 @@ def _ids(value: Any) -> list[int]:
     """Token ids, given as one, as several, or as none."""
     values = value if isinstance(value, list) else [value]
     return [token_id for token_id in values if isinstance(token_id, int) and not isinstance(token_id, bool)]
+
+
+def _eos_ids_of_tokenizer(directory: Path) -> list[int]:
+    """The id of the tokenizer's own end token. Chat models tuned from a base model often name theirs only there.
+
+    transformers 4 wrote the ids of special tokens beside their names; otherwise they stand in the much larger tokenizer.json.
+    """
+    path = directory / "tokenizer_config.json"
+    if not path.is_file():
+        return []
+    settings = read_json(path)
+    eos = settings.get("eos_token")
+    eos = eos.get("content") if isinstance(eos, dict) else eos
+    by_id = settings.get("added_tokens_decoder")
+    if isinstance(by_id, dict):
+        tokens = [(token_id, token) for token_id, token in by_id.items() if str(token_id).isdecimal()]
+    elif eos is not None and (directory / "tokenizer.json").is_file():
+        added = read_json(directory / "tokenizer.json").get("added_tokens")
+        tokens = [(token.get("id"), token) for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    else:
+        tokens = []
+    return [int(token_id) for token_id, token in tokens if isinstance(token, dict) and token.get("content") == eos and token_id is not None]

@@ -66,12 +66,16 @@ class HuggingFaceSource:
         return read_weights(self.weight_files(), self.config(), progress)
 
     def fingerprint(self) -> str:
-        digest = hashlib.sha256((self.path / "config.json").read_bytes())
-        for file in self.weight_files():
-            with file.open("rb") as opened:
-                prefix = opened.read(8)
-            header_bytes = 8 + struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
-            digest.update(fingerprint_file(file, min(header_bytes, file.stat().st_size)).encode())
+        digest = hashlib.sha256()
+        try:
+            digest.update((self.path / "config.json").read_bytes())
+            for file in self.weight_files():
+                with file.open("rb") as opened:
+                    prefix = opened.read(8)
+                header_bytes = 8 + struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+                digest.update(fingerprint_file(file, min(header_bytes, file.stat().st_size)).encode())
+        except OSError as error:
+            raise ModelLoadError(f"cannot read the model in {self.path}: {error}") from error
         return digest.hexdigest()[:16]
 
     def weight_files(self) -> list[Path]:

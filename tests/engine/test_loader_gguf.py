@@ -162,6 +162,18 @@ def test_what_would_be_computed_wrongly_is_refused(tmp_path: Path, edit, message
         source.config()
 
 
+def test_one_part_of_a_split_model_says_how_to_join_the_parts(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m-00001-of-00003.gguf", new_llama(), edit=lambda writer: writer.add_uint16("split.count", 3))
+    with pytest.raises(ModelLoadError, match="one of 3 parts of a model: join them"):
+        resolve_model(str(path))
+
+
+def test_the_weights_may_be_read_again(tmp_path: Path) -> None:
+    source = resolve_model(str(write_gguf(tmp_path / "m.gguf", new_llama())))
+    first, second = dense_weights(source), dense_weights(source)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 def test_a_tensor_without_a_place_is_refused_by_name(tmp_path: Path) -> None:
     def edit(writer: gguf.GGUFWriter) -> None:
         writer.add_tensor("blk.0.attn_q_norm.weight", np.ones(16, np.float32))

@@ -107,6 +107,14 @@ def test_the_end_tokens_of_both_files_end_a_sequence(tmp_path: Path) -> None:
     assert resolve_model(str(tmp_path)).generation_defaults() == {"temperature": 0.6}
 
 
+def test_the_tokenizers_own_end_token_ends_a_sequence_too(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    assert config_of(tmp_path, eos_token_id=7).eos_token_ids == (7, 2)
+    settings = {"eos_token": "<|im_end|>", "added_tokens_decoder": {"9": {"content": "<|im_end|>"}, "2": {"content": "</s>"}}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert config_of(tmp_path, eos_token_id=7).eos_token_ids == (7, 9)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
