@@ -12,7 +12,7 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineDeadError, ModelLoadError, OctavoError
 from engine.loader.source import resolve_model
-from engine.messages import AbortRequests, AddRequest, Call, CallResult, EngineFailed, EngineReady, StepOutputs
+from engine.messages import AbortRequests, AddRequest, Call, CallResult, EngineFailed, EngineReady, SequenceOutput, StepOutputs
 from engine.model_config import resolve_max_model_len
 from engine.output_processor import OutputProcessor, merge
 from engine.outputs import RequestOutput
@@ -43,7 +43,7 @@ class AsyncLLMEngine:
         self.config = config
         self._process = EngineProcess(config)  # first: it imports PyTorch while this process reads the tokenizer
         try:
-            self.source = resolve_model(config.model, config.revision, config.load_format)
+            self.source = resolve_model(config.model, config.revision, config.load_format, config.seed)
             self.model_config = self.source.config()
             self.max_model_len = resolve_max_model_len(config, self.model_config)
             self.tokenizer = self.source.tokenizer()
@@ -139,6 +139,13 @@ class AsyncLLMEngine:
     # -- the engine process ----------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        try:
+            await self._tend()
+        except Exception as error:
+            logger.exception("the engine's face in this process failed")
+            self._give_up(None, f"internal error: {error}")
+
+    async def _tend(self) -> None:
         """Read the engine's messages; when it dies, start another and hand it the running requests."""
         failed_starts = 0
         while True:
@@ -205,12 +212,19 @@ class AsyncLLMEngine:
 
     # -- requests --------------------------------------------------------------------------------------------------------------------
 
-    def _deliver(self, output: Any) -> None:
+    def _deliver(self, output: SequenceOutput) -> None:
         stream = self._streams.get(output.request_id)
         if stream is None:
             return  # aborted, while this was on its way
         stream.deaths_without_progress = 0
-        new, stopped = stream.processor.process(output)
+        try:
+            new, stopped = stream.processor.process(output)
+        except Exception as error:
+            # One request's trouble is its own: the others go on.
+            logger.exception("request %s failed while its output was read", stream.processor.request_id)
+            self._abort(stream)
+            stream.fail(OctavoError(f"internal error: {error}"))
+            return
         if stopped:
             self._process.send(AbortRequests([output.request_id]))
         if stopped or output.finish_reason is not None:

@@ -61,7 +61,7 @@ def _serve(config: EngineConfig, link: _Link) -> None:
     from engine.loader.source import resolve_model
 
     config = resolve_device(config)
-    source = resolve_model(config.model, config.revision, config.load_format)
+    source = resolve_model(config.model, config.revision, config.load_format, config.seed)
     executor = InProcessExecutor(config, source)
     core = EngineCore(config, source.config(), executor)
     info = executor.info

@@ -34,7 +34,7 @@ class LLM:
 
     def __init__(self, model: str | None = None, **settings: Any) -> None:
         config = resolve_device(EngineConfig(model=model, **settings))
-        source = resolve_model(config.model, config.revision, config.load_format)
+        source = resolve_model(config.model, config.revision, config.load_format, config.seed)
         model_config = source.config()
         self.config = config
         self.tokenizer = source.tokenizer()

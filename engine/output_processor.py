@@ -119,7 +119,7 @@ class _SequenceState:
         if self._stop_strings is None or len(self._token_ids) <= self.request.params.min_tokens:
             return text, None
         result = self._stop_strings.append(text)
-        return result.text, result.matched
+        return result.delta_to_send, result.matched
 
 
 def merge(older: RequestOutput, newer: RequestOutput) -> RequestOutput:

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import zmq
@@ -19,6 +20,8 @@ import zmq.asyncio
 from engine.config import EngineConfig
 from engine.engine_process import Launch
 from engine.messages import FromEngine, Shutdown, ToEngine
+
+AnySocket = TypeVar("AnySocket", bound="zmq.Socket[bytes] | zmq.asyncio.Socket")
 
 
 class EngineProcess:
@@ -31,9 +34,9 @@ class EngineProcess:
             requests_address=f"ipc://{self._directory}/requests",
             outputs_address=f"ipc://{self._directory}/outputs",
         )
-        self._context = zmq.asyncio.Context()
-        self._requests = self._bind(zmq.PUSH, launch.requests_address)
-        self._outputs = self._bind(zmq.PULL, launch.outputs_address)
+        self._context = zmq.Context()
+        self._requests = self._bind(self._context.socket(zmq.PUSH), launch.requests_address)
+        self._outputs = self._bind(zmq.asyncio.Socket(self._context, zmq.PULL), launch.outputs_address)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
         # The parent's import path goes along: -m alone would look for the packages in the working directory.
@@ -51,7 +54,7 @@ class EngineProcess:
 
     def send(self, message: ToEngine) -> None:
         """Queue a message. Never blocks: the queue has no bound of its own, as requests are bounded before they come here."""
-        self._requests.send(self._encoder.encode(message), zmq.NOBLOCK)
+        self._requests.send(self._encoder.encode(message))
 
     async def messages(self) -> AsyncIterator[FromEngine]:
         """Everything that the engine says, until it has ended and all has been read."""
@@ -96,9 +99,9 @@ class EngineProcess:
         self._context.term()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _bind(self, kind: int, address: str) -> zmq.asyncio.Socket:
-        socket = self._context.socket(kind)
-        socket.set_hwm(0)
+    @staticmethod
+    def _bind(socket: AnySocket, address: str) -> AnySocket:
+        socket.set_hwm(0)  # nothing is ever dropped, and sending never blocks
         socket.bind(address)
         return socket
 

@@ -170,7 +170,7 @@ class Scheduler:
         step.new_sequences.append(
             NewSequence(
                 slot=sequence.slot,
-                token_ids=sequence.token_ids,
+                token_ids=list(sequence.token_ids),
                 num_prompt_tokens=sequence.num_prompt_tokens,
                 params=sequence.request.params,
                 seed=sequence.request.seed,

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from engine.loader.source import Progress
 
+tqdm.monitor_interval = 0  # no thread that watches over bars
 _DELAY_SECONDS = 1.0  # a shorter load shows no bar
 
 
