@@ -122,7 +122,8 @@ class PagedAttention:
             PARTIAL=num_splits > 1,
             num_warps=4,
             enable_fp_fusion=False,
-            num_stages=5 if kv_cache.element_size() == 2 else 3,
+            # As deep a pipeline as registers and shared memory allow.
+            num_stages=3 if kv_cache.element_size() == 4 else 5 if num_splits > 1 else 4,
         )
         if num_splits > 1:
             attention_merge_kernel[(len(seqs), shape.num_kv_heads)](

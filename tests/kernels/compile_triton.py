@@ -1,0 +1,151 @@
+"""Compiles what the Triton operations would launch for a GPU, without one, and prints what became of it as lines of JSON.
+
+A program of its own because in the tests' process Triton interprets. The real launch functions run on CPU tensors with real shapes;
+each launch is caught, and its kernel compiled for the argument types, alignments and constants that it was called with.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from kernels.batch import AttentionShape, Batch
+from kernels.triton import TritonOps, activation, attention, blocks, norm, rotary
+
+TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64"}
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
+INSTRUCTIONS = ("HMMA", "HGMMA", "LDGSTS")  # tensor cores (sm_80, sm_90), asynchronous copies to shared memory
+
+
+def main(architectures: list[int]) -> None:
+    for architecture in architectures:
+        compiler = Compiler(GPUTarget("cuda", architecture, 32))
+        JITFunction.run = compiler.catch
+        for dtype in (torch.float16, torch.bfloat16):
+            for head_size in (64, 128):
+                compiler.case = {"dtype": str(dtype), "head_size": head_size}
+                launch_attention(dtype, AttentionShape(32, 8, head_size, head_size**-0.5))
+            compiler.case = {"dtype": str(dtype)}
+            launch_others(dtype)
+        compiler.case = {"dtype": str(torch.bfloat16), "head_size": 128, "window": 4096}
+        launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5, 4096))
+    try:
+        TritonOps(torch.device("cpu"), torch.float16)
+    except ValueError as error:
+        print(json.dumps({"refused": str(error)}))
+
+
+class Compiler:
+    """Stands in for the launch of a kernel."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self.target = target
+        self.case: dict[str, Any] = {}
+        self.seen: set[str] = set()  # a kernel of one case may be that of another, too
+
+    @property
+    def catch(self) -> Any:
+        def run(kernel: JITFunction, *args: Any, grid: tuple[int, ...], warmup: bool, **kwargs: Any) -> None:
+            options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
+            arguments = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
+            compiled = triton.compile(source(kernel, arguments), target=self.target, options=options)
+            if compiled.hash in self.seen:
+                return
+            self.seen.add(compiled.hash)
+            constants = {p.name: arguments[p.name] for p in kernel.params if p.is_constexpr}
+            report = {"arch": self.target.arch, "kernel": kernel.__name__, "constants": constants} | self.case
+            print(json.dumps(report | resources(compiled)), flush=True)
+
+        return run
+
+
+def source(kernel: JITFunction, arguments: dict[str, Any]) -> ASTSource:
+    """The specialisation that Triton would choose: multiples of 16 and the integer 1 are known to the compiler."""
+    signature, constants, attributes = {}, {}, {}
+    for parameter in kernel.params:
+        name, value = parameter.name, arguments[parameter.name]
+        if parameter.is_constexpr or (value is not None and type(value) is int and value == 1 and not parameter.do_not_specialize):
+            signature[name], constants[name] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            signature[name] = TYPES[value.dtype]
+            attributes[(parameter.num,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+        else:
+            signature[name] = "i32"
+            if value % 16 == 0 and not parameter.do_not_specialize:
+                attributes[(parameter.num,)] = [["tt.divisibility", 16]]
+    return ASTSource(kernel, signature, constants, attributes)
+
+
+def resources(compiled: Any) -> dict[str, Any]:
+    """Registers per thread, bytes of spills per thread, shared memory per program, and counts of INSTRUCTIONS."""
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(compiled.asm["cubin"])
+        usage = run_tool("cuobjdump", "--dump-resource-usage", cubin)
+        listing = run_tool("nvdisasm", "-c", cubin) if "attention" in compiled.name else ""
+    registers, stack, local = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", usage).groups()
+    return {
+        "registers": int(registers),
+        "spilled": int(stack) + int(local),
+        "shared": compiled.metadata.shared,
+        "instructions": {name: len(re.findall(rf"\b{name}\b", listing)) for name in INSTRUCTIONS},
+    }
+
+
+def run_tool(name: str, *arguments: str | Path) -> str:
+    return subprocess.run([TOOLS / name, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def launch_attention(dtype: torch.dtype, shape: AttentionShape) -> None:
+    """A mixed batch with long contexts, decodes with short ones, and the rotary embedding."""
+    num_tokens, num_seqs = 64, 4
+    ints = {size: torch.zeros(size, dtype=torch.int32) for size in (num_tokens, num_seqs, num_seqs + 1)}
+    batch = Batch(
+        num_tokens=num_tokens,
+        num_seqs=num_seqs,
+        max_query_len=30,
+        max_seq_len=2000,
+        token_ids=ints[num_tokens],
+        positions=ints[num_tokens],
+        slot_mapping=torch.zeros(num_tokens, dtype=torch.int64),
+        query_start_loc=ints[num_seqs + 1],
+        seq_lens=ints[num_seqs],
+        block_tables=torch.zeros(num_seqs, 128, dtype=torch.int32),
+        logits_indices=ints[num_seqs],
+    )
+    qkv = torch.zeros(num_tokens, shape.qkv_size, dtype=dtype)
+    cache = torch.zeros(2, 2, shape.num_kv_heads, 16, shape.head_size, dtype=dtype)
+    attend = attention.PagedAttention(torch.device("cpu"))
+    attend(qkv, cache, batch, shape)
+    batch.max_query_len, batch.max_seq_len = 1, 100
+    attend(qkv, cache, batch, shape)
+    rotary.rotary_and_write_kv(qkv, cache, torch.zeros(8, shape.head_size), batch.positions, batch.slot_mapping, shape)
+
+
+def launch_others(dtype: torch.dtype) -> None:
+    for n in (576, 4096):
+        x = torch.zeros(2, n, dtype=dtype)
+        norm.add_rms_norm(x, x, x[0], 1e-5)
+    norm.rms_norm(x, x[0], 1e-5)
+    gate_up = torch.zeros(2, 2 * 14336, dtype=dtype)
+    activation.silu_and_mul(gate_up)
+    activation.gelu_tanh_and_mul(gate_up)
+    blocks.copy_blocks(torch.zeros(2, 2, 8, 16, 128, dtype=dtype), torch.zeros(1, 2, dtype=torch.int64))
+
+
+if __name__ == "__main__":
+    main([int(argument) for argument in sys.argv[1:]])
