@@ -36,16 +36,18 @@ class CpuOps:
         self.pool = ThreadPool(library, num_threads)
         self._partials: dict[tuple[int, int, int], torch.Tensor] = {}
 
-    def capture(self, forward: Callable[[Any, Batch], Any], capacity: Batch, num_logits: int) -> Callable[[Batch], torch.Tensor]:
+    def capture(
+        self, forward: Callable[[Any, Batch], Any], capacity: Batch, num_logits: int | None = None
+    ) -> Callable[[Batch], torch.Tensor]:
         """Record `forward(ops, batch) -> logits` once, as a plan that runs a whole step in one native call.
 
-        `capacity` holds the full-size buffers; a later batch has at most as many tokens, and at most `num_logits` logits indices. The
-        returned function gives a view of the plan's own memory, valid until its next call, with the bits that the operations give
-        one by one.
+        `capacity` holds the full-size buffers; a later batch has at most as many tokens, and at most `num_logits` logits indices (None:
+        as many as `capacity` has). The returned function gives a view of the plan's own memory, valid until its next call, with the
+        bits that the operations give one by one.
         """
         from kernels.cpu.plan import record
 
-        return record(self, forward, capacity, num_logits)
+        return record(self, forward, capacity, capacity.logits_indices.shape[0] if num_logits is None else num_logits)
 
     def pack_linear(self, weight: Weight, bias: torch.Tensor | None) -> PackedLinear:
         return pack(weight, bias, self.pool)

@@ -109,7 +109,7 @@ def test_the_order_of_blocks_and_the_other_sequences_change_no_bit():
     for s, length in enumerate(lens):
         count = -(-length // 16)
         table = order[batch.block_tables[s, :count].long()].to(torch.int32).unsqueeze(0)
-        alone = Batch(1, 1, 1, length, *[torch.tensor([0])] * 3, torch.tensor([0, 1], dtype=torch.int32),
+        alone = Batch(1, 1, 1, length, *[torch.zeros(1, dtype=torch.int32)] * 2, torch.tensor([0]), torch.tensor([0, 1], dtype=torch.int32),
                       torch.tensor([length], dtype=torch.int32), table, torch.tensor([0], dtype=torch.int32))  # fmt: skip
         assert torch.equal(TWO_THREADS.paged_attention(qkv[s : s + 1], shuffled, alone, shape)[0], together[s])
 

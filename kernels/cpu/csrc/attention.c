@@ -13,6 +13,7 @@ enum {
     QUERIES = 48, // about this many queries (rows times heads of one kv head) per item
     SHARED = 3, // queries in registers at once
     WAVE = 32, // segments whose results are held at once when contexts are split over threads
+    CONVERT = 8, // queries from which on it pays to convert a tile to float32 once, rather than at each load
 };
 
 // A group of queries that walk over the same keys, and what they have gathered so far. All in the thread's scratch memory.
@@ -20,7 +21,9 @@ typedef struct {
     int32_t count; // rows * heads per kv head, row by row
     int32_t heads; // per kv head
     int64_t padded; // head size rounded up to whole vectors
-    float *keys, *values; // [TILE_KEYS, padded]
+    int32_t element; // KV_*, of the rows below
+    const void *keys[TILE_KEYS], *values[TILE_KEYS]; // rows of the tile: in the cache, or converted in the room below
+    float *room; // [2 * TILE_KEYS, padded]
     float *queries; // [count, padded], scaled
     float *scores; // [count, TILE_KEYS]
     float *sums; // [count, padded], of the segment: values weighted by exp(score - top)
@@ -44,9 +47,8 @@ static void make_group(worker_t *worker, const kv_t *kv, group_t *group) {
     float *memory = scratch(worker, (size_t)floats * sizeof(float));
     group->heads = heads_per_kv_head(kv);
     group->padded = padded;
-    group->keys = memory;
-    group->values = group->keys + TILE_KEYS * padded;
-    group->queries = group->values + TILE_KEYS * padded;
+    group->room = memory;
+    group->queries = group->room + 2 * TILE_KEYS * padded;
     group->sums = group->queries + most * padded;
     group->total_sums = group->sums + most * padded;
     group->scores = group->total_sums + most * padded;
@@ -60,34 +62,75 @@ static void make_group(worker_t *worker, const kv_t *kv, group_t *group) {
 
 // ---- Loading -----------------------------------------------------------------------------------------------------------------------
 
-static void load_row(const kv_t *kv, const uint8_t *base, int64_t element, float *out, int64_t padded) {
-    const int64_t n = kv->head_size;
-    if (kv->element == KV_F32) {
-        memcpy(out, (const float *)base + element, (size_t)n * sizeof(float));
-    } else {
-        const uint16_t *in = (const uint16_t *)base + element;
-        int64_t i = 0;
-        if (kv->element == KV_F16) {
-            for (; i + LANES <= n; i += LANES) v_store(out + i, v_load_half(in + i));
-            for (; i < n; i++) out[i] = half_to_float(in[i]);
-        } else {
-            for (; i + LANES <= n; i += LANES) v_store(out + i, v_load_bfloat(in + i));
-            for (; i < n; i++) out[i] = bfloat_to_float(in[i]);
-        }
-    }
-    for (int64_t i = n; i < padded; i++) out[i] = 0.0f;
+// Eight elements of a row of the cache, from element i on.
+INLINE v8f load_elements(const int element, const void *row, int64_t i) {
+    if (element == KV_F32) return v_load((const float *)row + i);
+    if (element == KV_F16) return v_load_half((const uint16_t *)row + i);
+    return v_load_bfloat((const uint16_t *)row + i);
 }
 
-// Brings keys and values of positions [begin, end) of a sequence to float32; `tile` is the position of the tile's first key.
-static void load_tile(const kv_t *kv, const int32_t *block_table, int32_t kv_head, int32_t tile, int32_t begin, int32_t end, group_t *group) {
-    const int64_t values_at = (int64_t)kv->num_kv_heads * kv->block_size * kv->head_size;
-    for (int32_t position = begin; position < end; position++) {
-        const uint8_t *base = kv->data + (int64_t)block_table[position / kv->block_size] * kv->block_bytes;
-        const int64_t element = ((int64_t)kv_head * kv->block_size + position % kv->block_size) * kv->head_size;
-        const int64_t at = (position - tile) * group->padded;
-        load_row(kv, base, element, group->keys + at, group->padded);
-        load_row(kv, base, element + values_at, group->values + at, group->padded);
+INLINE void convert_row(const int element, const void *row, float *out, int64_t n, int64_t padded) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(out + i, load_elements(element, row, i));
+    for (; i < n; i++)
+        out[i] = element == KV_F32   ? ((const float *)row)[i]
+                 : element == KV_F16 ? half_to_float(((const uint16_t *)row)[i])
+                                     : bfloat_to_float(((const uint16_t *)row)[i]);
+    for (; i < padded; i++) out[i] = 0.0f;
+}
+
+INLINE void convert_rows(const int element, const void **rows, float *room, int32_t begin, int32_t end, int64_t n, int64_t padded) {
+    for (int32_t key = begin; key < end; key++) {
+        convert_row(element, rows[key], room + key * padded, n, padded);
+        rows[key] = room + key * padded;
     }
+}
+
+static void convert_tile(const kv_t *kv, const void **rows, float *room, int32_t begin, int32_t end, int64_t padded) {
+    if (kv->element == KV_F32) convert_rows(KV_F32, rows, room, begin, end, kv->head_size, padded);
+    else if (kv->element == KV_F16) convert_rows(KV_F16, rows, room, begin, end, kv->head_size, padded);
+    else convert_rows(KV_BF16, rows, room, begin, end, kv->head_size, padded);
+}
+
+// Asks for the lines of positions [begin, end), which the next tile will read: two kilobytes here and two there are too little for the
+// processor to notice a pattern in time.
+static void prefetch_tile(const kv_t *kv, const int32_t *block_table, int32_t kv_head, int32_t begin, int32_t end) {
+    const int64_t row_bytes = kv->head_size * (kv->element == KV_F32 ? 4 : 2);
+    const int64_t values_at = (int64_t)kv->num_kv_heads * kv->block_size * row_bytes;
+    while (begin < end) {
+        const int32_t offset = begin % kv->block_size;
+        const int32_t count = kv->block_size - offset < end - begin ? kv->block_size - offset : end - begin;
+        const uint8_t *base = kv->data + (int64_t)block_table[begin / kv->block_size] * kv->block_bytes;
+        const uint8_t *row = base + ((int64_t)kv_head * kv->block_size + offset) * row_bytes;
+        for (int64_t at = 0; at < count * row_bytes; at += 64) v_prefetch(row + at);
+        for (int64_t at = 0; at < count * row_bytes; at += 64) v_prefetch(row + values_at + at);
+        begin += count;
+    }
+}
+
+// Finds the rows of positions [tile + begin, tile + end) of a sequence, and converts them to float32 where that pays or where a head is
+// no whole number of vectors.
+static void load_tile(const kv_t *kv, const int32_t *block_table, int32_t kv_head, int32_t tile, int32_t begin, int32_t end, group_t *group) {
+    const int64_t bytes = kv->element == KV_F32 ? 4 : 2, row_bytes = kv->head_size * bytes;
+    const int64_t values_at = (int64_t)kv->num_kv_heads * kv->block_size * row_bytes;
+    for (int32_t key = begin; key < end;) {
+        const int32_t offset = (tile + key) % kv->block_size;
+        const uint8_t *base = kv->data + (int64_t)block_table[(tile + key) / kv->block_size] * kv->block_bytes;
+        const uint8_t *row = base + ((int64_t)kv_head * kv->block_size + offset) * row_bytes;
+        for (int32_t i = offset; i < kv->block_size && key < end; i++, key++, row += row_bytes) {
+            group->keys[key] = row;
+            group->values[key] = row + values_at;
+        }
+    }
+    group->element = kv->element;
+    if (group->padded != kv->head_size || (kv->element != KV_F32 && group->count >= CONVERT)) {
+        convert_tile(kv, group->keys, group->room, begin, end, group->padded);
+        convert_tile(kv, group->values, group->room + TILE_KEYS * group->padded, begin, end, group->padded);
+        group->element = KV_F32;
+    }
+    // Keys are scored in fours: what is beyond must be readable, nothing more.
+    for (int32_t key = begin / 4 * 4; key < begin; key++) group->keys[key] = group->keys[begin];
+    for (int32_t key = end; key % 4; key++) group->keys[key] = group->keys[begin];
 }
 
 static void load_queries(const attention_args_t *args, int64_t token, int32_t rows, int32_t position, int32_t kv_head, group_t *group) {
@@ -112,22 +155,28 @@ static void load_queries(const attention_args_t *args, int64_t token, int32_t ro
 // ---- One tile ----------------------------------------------------------------------------------------------------------------------
 
 // Scores of `shared` queries and keys [begin, end), in fours: what lies beyond is computed too and ignored.
-INLINE void score(const int shared, const group_t *group, int32_t q, int32_t begin, int32_t end) {
+INLINE void score(const int shared, const int element, const group_t *group, int32_t q, int32_t begin, int32_t end) {
     const int64_t n = group->padded;
     const float *queries = group->queries + q * n;
     for (int32_t key = begin / 4 * 4; key < end; key += 4) {
-        const float *keys = group->keys + key * n;
+        const void *const *keys = group->keys + key;
         v8f sums[SHARED][4];
+#pragma GCC unroll 4
         for (int s = 0; s < shared; s++)
+#pragma GCC unroll 4
             for (int j = 0; j < 4; j++) sums[s][j] = v_set(0.0f);
         for (int64_t i = 0; i < n; i += LANES) {
             v8f x[SHARED];
+#pragma GCC unroll 4
             for (int s = 0; s < shared; s++) x[s] = v_load(queries + s * n + i);
+#pragma GCC unroll 4
             for (int j = 0; j < 4; j++) {
-                const v8f k = v_load(keys + j * n + i);
+                const v8f k = load_elements(element, keys[j], i);
+#pragma GCC unroll 4
                 for (int s = 0; s < shared; s++) sums[s][j] = v_fma(x[s], k, sums[s][j]);
             }
         }
+#pragma GCC unroll 4
         for (int s = 0; s < shared; s++) v_sum4(sums[s][0], sums[s][1], sums[s][2], sums[s][3], group->scores + (q + s) * TILE_KEYS + key);
     }
 }
@@ -157,32 +206,46 @@ static float soften(group_t *group, int32_t q, int32_t begin, int32_t end) {
 }
 
 // sums = sums * scale + weights @ values, for `vectors` vectors of the head from column `at`; keys in order.
-INLINE void weigh_columns(const int shared, const int vectors, const group_t *group, int32_t q, const float *scale, int64_t at,
+INLINE void weigh_columns(const int shared, const int element, const int vectors, const group_t *group, int32_t q, const float *scale, int64_t at,
                           int32_t begin, int32_t end) {
     const int64_t n = group->padded;
     v8f sums[SHARED][4];
+#pragma GCC unroll 4
     for (int s = 0; s < shared; s++)
+#pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) sums[s][v] = v_load(group->sums + (q + s) * n + at + v * LANES) * scale[s];
     for (int32_t key = begin; key < end; key++) {
-        const float *values = group->values + key * n + at;
-        v8f weight[SHARED];
-        for (int s = 0; s < shared; s++) weight[s] = v_set(group->scores[(q + s) * TILE_KEYS + key]);
-        for (int v = 0; v < vectors; v++) {
-            const v8f value = v_load(values + v * LANES);
-            for (int s = 0; s < shared; s++) sums[s][v] = v_fma(weight[s], value, sums[s][v]);
+        const float *weights = group->scores + q * TILE_KEYS + key;
+        const void *row = group->values[key];
+        v8f values[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) values[v] = load_elements(element, row, at + v * LANES);
+#pragma GCC unroll 4
+        for (int s = 0; s < shared; s++) {
+            const v8f weight = v_set(weights[s * TILE_KEYS]);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) sums[s][v] = v_fma(weight, values[v], sums[s][v]);
         }
     }
+#pragma GCC unroll 4
     for (int s = 0; s < shared; s++)
+#pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) v_store(group->sums + (q + s) * n + at + v * LANES, sums[s][v]);
 }
 
-INLINE void attend(const int shared, group_t *group, int32_t q, int32_t begin, int32_t end) {
+INLINE void attend(const int shared, const int element, group_t *group, int32_t q, int32_t begin, int32_t end) {
     float scale[SHARED];
-    score(shared, group, q, begin, end);
+    score(shared, element, group, q, begin, end);
     for (int s = 0; s < shared; s++) scale[s] = soften(group, q + s, begin, end);
     int64_t at = 0;
-    for (; at + 4 * LANES <= group->padded; at += 4 * LANES) weigh_columns(shared, 4, group, q, scale, at, begin, end);
-    for (; at < group->padded; at += LANES) weigh_columns(shared, 1, group, q, scale, at, begin, end);
+    for (; at + 4 * LANES <= group->padded; at += 4 * LANES) weigh_columns(shared, element, 4, group, q, scale, at, begin, end);
+    for (; at < group->padded; at += LANES) weigh_columns(shared, element, 1, group, q, scale, at, begin, end);
+}
+
+INLINE void attend_some(const int element, group_t *group, int32_t shared, int32_t q, int32_t begin, int32_t end) {
+    if (shared == 1) attend(1, element, group, q, begin, end);
+    else if (shared == 2) attend(2, element, group, q, begin, end);
+    else attend(3, element, group, q, begin, end);
 }
 
 static int32_t clamp(int32_t x, int32_t low, int32_t high) { return x < low ? low : x > high ? high : x; }
@@ -196,9 +259,9 @@ static void attend_tile(group_t *group, int32_t tile) {
                clamp(group->last[q + shared] - tile, 0, TILE_KEYS) == end)
             shared++;
         if (begin < end) {
-            if (shared == 1) attend(1, group, q, begin, end);
-            else if (shared == 2) attend(2, group, q, begin, end);
-            else attend(3, group, q, begin, end);
+            if (group->element == KV_F32) attend_some(KV_F32, group, shared, q, begin, end);
+            else if (group->element == KV_F16) attend_some(KV_F16, group, shared, q, begin, end);
+            else attend_some(KV_BF16, group, shared, q, begin, end);
         }
         q += shared;
     }
@@ -232,8 +295,8 @@ static void attend_segment(const kv_t *kv, const int32_t *block_table, int32_t k
         memset(group->sums + q * group->padded, 0, (size_t)group->padded * sizeof(float));
     }
     for (int32_t tile = low / TILE_KEYS * TILE_KEYS; tile < high; tile += TILE_KEYS) {
-        const int32_t end = tile + TILE_KEYS < high ? tile + TILE_KEYS : high;
-        load_tile(kv, block_table, kv_head, tile, tile > low ? tile : low, end, group);
+        prefetch_tile(kv, block_table, kv_head, tile + TILE_KEYS, clamp(group->last[group->count - 1], 0, tile + 2 * TILE_KEYS));
+        load_tile(kv, block_table, kv_head, tile, clamp(low - tile, 0, TILE_KEYS), clamp(high - tile, 0, TILE_KEYS), group);
         attend_tile(group, tile);
     }
 }
@@ -252,6 +315,7 @@ static void attend_item(const attention_args_t *args, const step_t *step, int32_
     const int32_t *block_table = step->block_tables + (int64_t)seq * step->block_table_stride;
     load_queries(args, start + row, rows, step->seq_lens[seq] - query_len + row, kv_head, group);
     const int32_t end = group->last[group->count - 1];
+    prefetch_tile(&args->kv, block_table, kv_head, group->first[0], clamp(end, 0, group->first[0] + TILE_KEYS));
     for (int32_t segment = group->first[0] / SEGMENT * SEGMENT; segment < end; segment += SEGMENT) {
         attend_segment(&args->kv, block_table, kv_head, segment, group);
         for (int32_t q = 0; q < group->count; q++) {

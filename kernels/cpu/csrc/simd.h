@@ -55,6 +55,12 @@ INLINE void v_sum4(v8f a, v8f b, v8f c, v8f d, float *out) {
     __m256 abcd = _mm256_hadd_ps(ab, cd);
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1)));
 }
+INLINE float v_max_lane(v8f x) {
+    __m128 best = _mm_max_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+    best = _mm_max_ps(best, _mm_movehl_ps(best, best));
+    return _mm_cvtss_f32(_mm_max_ss(best, _mm_shuffle_ps(best, best, 1)));
+}
+INLINE void v_prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T0); }
 
 #else
 
@@ -84,6 +90,12 @@ INLINE void v_sum4(v8f a, v8f b, v8f c, v8f d, float *out) {
         out[i] = ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
     }
 }
+INLINE float v_max_lane(v8f x) {
+    float best = x[0];
+    for (int i = 1; i < LANES; i++) best = x[i] > best ? x[i] : best;
+    return best;
+}
+INLINE void v_prefetch(const void *p) { __builtin_prefetch(p); }
 
 #endif
 
@@ -91,11 +103,6 @@ INLINE float v_sum(v8f x) {
     float sums[4];
     v_sum4(x, x, x, x, sums);
     return sums[0];
-}
-INLINE float v_max_lane(v8f x) {
-    float best = x[0];
-    for (int i = 1; i < LANES; i++) best = x[i] > best ? x[i] : best;
-    return best;
 }
 INLINE v8f v_abs(v8f x) { return (v8f)((v8i)x & 0x7fffffff); }
 
