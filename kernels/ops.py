@@ -94,8 +94,13 @@ class Ops(Protocol):
         ...
 
 
-def load_ops(name: str, device: torch.device, dtype: torch.dtype) -> Ops:
-    """The operation set called `name`: "reference", "cpu" or "triton"; "auto" picks by the device.
+# A set may also have `capture(forward, capacity) -> Callable[[Batch], logits]`: it runs `forward(ops, batch)` once with operations that
+# record themselves, and returns what replays them for later batches, whose tensors are views of the buffers in `capacity`. The replay
+# gives the bits that the operations give one by one; its result is valid until the next call.
+
+
+def load_ops(name: str, device: torch.device, dtype: torch.dtype, num_threads: int | None = None) -> Ops:
+    """The operation set called `name`: "reference", "cpu" or "triton"; "auto" picks by the device. `num_threads` is for the CPU.
 
     Raises ValueError for another name, and for a set that does not run on `device`.
     """
@@ -108,7 +113,7 @@ def load_ops(name: str, device: torch.device, dtype: torch.dtype) -> Ops:
     if name == "cpu":
         from kernels.cpu import load_cpu_ops
 
-        return load_cpu_ops(device, dtype)
+        return load_cpu_ops(device, dtype, num_threads)
     if name == "triton":
         from kernels.triton import TritonOps
 

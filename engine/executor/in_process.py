@@ -79,6 +79,6 @@ def _pick_dtype(config: EngineConfig, device: torch.device, checkpoint_dtype: st
 
 def _load_ops(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Ops:
     try:
-        return load_ops(config.kernels, device, dtype)
+        return load_ops(config.kernels, device, dtype, config.num_threads)
     except ValueError as error:
         raise ConfigError(str(error)) from error
