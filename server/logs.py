@@ -81,5 +81,5 @@ def log_access(record: RequestRecord, ended: float) -> None:
     fields["duration_ms"] = round(1000 * (ended - record.started), 1)
     outcome = "client left" if record.client_left else str(record.status)
     # A probe every few seconds would drown what matters.
-    level = logging.DEBUG if record.path in ("/health", "/ready", "/metrics") and record.status == 200 else logging.INFO
+    level = logging.DEBUG if record.path in ("/health", "/ready", "/metrics") and record.status in (200, 503) else logging.INFO
     logger.log(level, "%s %s %s", record.method, record.path, outcome, extra={"fields": fields})
