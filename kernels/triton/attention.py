@@ -29,7 +29,8 @@ class PagedAttention:
     The buffer for the partial sums of splits is allocated once and never moves (a captured CUDA graph keeps its address). Batches for
     which it is too small are decoded some sequences at a time: enough programs to fill a GPU, and the same bits. One stream only.
 
-    Head sizes 64 and 128 compile without register spills (but for a few words in windowed prefill on sm_80); 256 is right but slow.
+    In half precision, head sizes 64 and 128 compile without register spills (but for a few words in windowed prefill on sm_80).
+    float32 of size 128, and size 256, spill.
     """
 
     def __init__(self, device: torch.device) -> None:
