@@ -56,12 +56,14 @@ class FreeList:
 
     def pop_front(self) -> Block:
         block = self._head.next
-        assert block is not None and block is not self._tail, "no free block"
+        assert block is not None
+        assert block is not self._tail, "no free block"
         self.remove(block)
         return block
 
     def remove(self, block: Block) -> None:
-        assert block.previous is not None and block.next is not None
+        assert block.previous is not None
+        assert block.next is not None
         block.previous.next, block.next.previous = block.next, block.previous
         block.previous = block.next = None
         self._length -= 1
@@ -161,6 +163,8 @@ class BlockManager:
         Advances `num_computed_tokens` past them; returns the changed indices of the block table.
         """
         changed: list[int] = []
+        if self._chain_forgotten(sequence):
+            return changed
         while (index := sequence.num_computed_tokens // self.block_size) < self._max_hits(sequence):
             if index != sequence.num_registered_blocks:
                 break  # an earlier block of its own stands in for a cached one until its step is done
@@ -182,7 +186,7 @@ class BlockManager:
         eviction rests.
         """
         changed: list[int] = []
-        if not self.enable_prefix_caching:
+        if not self.enable_prefix_caching or self._chain_forgotten(sequence):
             return changed
         num_full = min(sequence.num_computed_tokens, len(sequence.token_ids)) // self.block_size
         for index in range(sequence.num_registered_blocks, num_full):
@@ -211,7 +215,7 @@ class BlockManager:
         sequence.num_computed_tokens = 0
 
     def reset_prefix_cache(self) -> None:
-        """Forget all cached content. Running sequences keep their blocks."""
+        """Forget all cached content. Running sequences keep their blocks, but enter no further ones that continue forgotten ones."""
         for block in self._by_hash.values():
             block.content_hash = block.parent_hash = None
         self._by_hash.clear()
@@ -306,6 +310,11 @@ class BlockManager:
         if not self.enable_prefix_caching or sequence.wants_prompt_logprobs:
             return 0
         return (len(sequence.token_ids) - 1) // self.block_size
+
+    def _chain_forgotten(self, sequence: Sequence) -> bool:
+        """A reset removed the sequence's blocks from the cache: one that continues them could never be found."""
+        last = sequence.num_registered_blocks - 1
+        return last >= 0 and self._blocks[sequence.block_table[last]].content_hash is None
 
     def _find_prefix(self, sequence: Sequence) -> list[Block]:
         hits: list[Block] = []

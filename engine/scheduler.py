@@ -207,6 +207,10 @@ class Scheduler:
         num_new = len(sequence.token_ids) - num_known
         if prompt_logprobs:
             sequence.num_prompt_logprobs_sent += len(prompt_logprobs)
+        if sequence.status is SequenceStatus.RUNNING:
+            changed = self.block_manager.register(sequence, step_done=True)
+            if changed:
+                self._changed_blocks.append((sequence, changed))
         if not num_new and not prompt_logprobs:
             return None
         result = SequenceOutput(
@@ -218,10 +222,6 @@ class Scheduler:
             stop_reason=sequence.stop_reason,
             num_cached_tokens=sequence.num_cached_tokens or 0,
         )
-        if sequence.status is SequenceStatus.RUNNING:
-            changed = self.block_manager.register(sequence, step_done=True)
-            if changed:
-                self._changed_blocks.append((sequence, changed))
         if sequence.finish_reason is not None:
             self._finish(sequence, sequence.finish_reason, sequence.stop_reason)
         return result
@@ -275,7 +275,8 @@ class Scheduler:
         """Verify every invariant of the scheduler and of its block manager. Raises AssertionError with what is wrong."""
         assert self.running == sorted(self.running, key=lambda s: s.order), "the running sequences are out of order"
         for sequence in self.running:
-            assert sequence.status is SequenceStatus.RUNNING and sequence.slot is not None
+            assert sequence.status is SequenceStatus.RUNNING
+            assert sequence.slot is not None
         slots = [s.slot for s in self.running if s.slot is not None]
         assert sorted(slots + self._free_slots) == list(range(self.max_num_seqs)), "a slot is lost or taken twice"
         waiting = {id(s) for _, _, s in self._waiting if s.status is not SequenceStatus.FINISHED}

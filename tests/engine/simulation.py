@@ -1,0 +1,274 @@
+"""The real scheduler and block manager, driven by random traffic with a worker that knows what every KV slot must hold.
+
+Every rule of the design is checked at every step, and each request must get the tokens that it gets alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+from simulated_worker import EOS, VOCAB_SIZE, Worker, histories, tokens_alone
+
+from engine.block_manager import BlockManager
+from engine.messages import EngineRequest, SequenceOutput
+from engine.outputs import TokenLogprobs
+from engine.sampling_params import SamplingParams
+from engine.scheduler import ScheduledStep, Scheduler
+from engine.sequence import Sequence, SequenceStatus
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One engine to simulate."""
+
+    block_size: int = 4
+    num_blocks: int = 24
+    max_num_seqs: int = 6
+    token_budget: int = 12
+    max_model_len: int = 40
+    enable_prefix_caching: bool = True
+    depth: int = 1  # steps under way at once
+
+    @staticmethod
+    def draw(rng: random.Random) -> Setting:
+        block_size = rng.choice([1, 2, 4, 8])
+        max_model_len = rng.randint(12, 60)
+        least = -(-max_model_len // block_size)
+        max_num_seqs = rng.randint(1, 8)
+        return Setting(
+            block_size=block_size,
+            num_blocks=least + rng.choice([0, 0, 1, 3, least, 4 * least]),
+            max_num_seqs=max_num_seqs,
+            token_budget=max_num_seqs + rng.choice([0, 1, 5, 20, 100]),
+            max_model_len=max_model_len,
+            enable_prefix_caching=rng.random() < 0.8,
+            depth=rng.choice([1, 1, 2, 3]),
+        )
+
+
+@dataclass
+class Tracked:
+    """A request and what has come back for it."""
+
+    request: EngineRequest
+    token_ids: list[int]
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+@dataclass
+class UnderWay:
+    step: ScheduledStep
+    claims: list[tuple[str, list[int], list[int]]]  # (request id, token ids whose KV should be there once it is done, block table)
+
+
+class Simulation:
+    """Requests in, tokens out, every rule of the design checked on the way."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.manager = BlockManager(setting.num_blocks, setting.block_size, setting.enable_prefix_caching, salt=b"fixed")
+        self.scheduler = Scheduler(
+            self.manager,
+            max_num_seqs=setting.max_num_seqs,
+            token_budget=setting.token_budget,
+            eos_token_ids=[EOS],
+            max_model_len=setting.max_model_len,
+        )
+        self.worker = Worker(setting.block_size)
+        self.requests: dict[str, Tracked] = {}
+        self.salts: dict[int, str | None] = {}  # of the sequence that wrote to the block last
+        self.under_way: deque[UnderWay] = deque()
+        self.num_steps = 0
+
+    @property
+    def unfinished(self) -> list[str]:
+        return [request_id for request_id, tracked in self.requests.items() if tracked.finish_reason is None]
+
+    def add(
+        self,
+        prompt: list[int],
+        params: SamplingParams | None = None,
+        *,
+        max_tokens: int = 8,
+        seed: int = 0,
+        sample_index: int = 0,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        num_resumed: int = 0,
+    ) -> str:
+        """`num_resumed` of the tokens that it must generate were delivered by an engine before this one."""
+        request = EngineRequest(
+            request_id=f"r{len(self.requests)}",
+            prompt_token_ids=prompt,
+            params=params or SamplingParams(),
+            seed=seed,
+            sample_index=sample_index,
+            max_tokens=max(1, min(max_tokens, self.setting.max_model_len - len(prompt))),
+            arrival=len(self.requests),
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+        delivered = tokens_alone(request)[0][:-1][:num_resumed]
+        request = EngineRequest(**{name: getattr(request, name) for name in request.__struct_fields__} | {"generated_token_ids": delivered})
+        self.requests[request.request_id] = Tracked(request, list(delivered))
+        self.scheduler.add(request)
+        self.scheduler.check()
+        return request.request_id
+
+    def abort(self, request_id: str) -> None:
+        assert self.scheduler.abort(request_id) == (self.requests[request_id].finish_reason is None)
+        if self.requests[request_id].finish_reason is None:
+            self.requests[request_id].finish_reason = "abort"
+        self.scheduler.check()
+
+    def schedule(self) -> ScheduledStep | None:
+        decoding = [s for s in self.scheduler.running if s.is_decoding and not s.reached_max_tokens]
+        step = self.scheduler.schedule()
+        self.scheduler.check()
+        if step is None:
+            assert not decoding or all(s.status is SequenceStatus.WAITING for s in decoding)
+            return None
+        for sequence in decoding:
+            assert sequence in step.sequences or sequence.status is SequenceStatus.WAITING, "a decode was left out"
+        self._check_step(step)
+        self.under_way.append(UnderWay(step, [self._claim(sequence) for sequence in self.scheduler.running]))
+        return step
+
+    def update(self) -> list[SequenceOutput]:
+        """Run the oldest step under way and give its results to the scheduler."""
+        oldest = self.under_way.popleft()
+        output = self.worker.execute(oldest.step.input)
+        self.num_steps += 1
+        for request_id, token_ids, block_table in oldest.claims:
+            for position, history in enumerate(histories(token_ids)):
+                place = (block_table[position // self.setting.block_size], position % self.setting.block_size)
+                assert self.worker.contents.get(place) == history, f"position {position} of {request_id} is not in {place}"
+        outputs = self.scheduler.update(oldest.step, output)
+        self.scheduler.check()
+        for item in outputs:
+            self._take(item)
+        return outputs
+
+    def tick(self) -> None:
+        """One turn of an engine's loop that keeps up to `depth` steps under way."""
+        scheduled = self.schedule() is not None
+        if len(self.under_way) >= self.setting.depth or (not scheduled and self.under_way):
+            self.update()
+
+    def drain(self) -> None:
+        """Run until all is finished; fails if that takes longer than any fair schedule could."""
+        work = sum(len(t.request.prompt_token_ids) + t.request.max_tokens for t in self.requests.values())
+        bound = self.num_steps + 10 * (work + 10)
+        while self.scheduler.has_unfinished or self.under_way:
+            before = self.num_steps, len(self.under_way)
+            self.tick()
+            assert (self.num_steps, len(self.under_way)) != before, "nothing can run, but requests are waiting"
+            assert self.num_steps < bound, f"{self.unfinished} starve"
+        assert not self.unfinished
+        assert self.manager.num_referenced == 0, "a block leaked"
+        assert self.manager.num_free + self.manager.num_cached == self.manager.num_blocks
+        assert self.setting.enable_prefix_caching or self.manager.num_cached == 0
+
+    def _check_step(self, step: ScheduledStep) -> None:
+        lens, size = step.input.query_lens, self.setting.block_size
+        assert sum(lens) <= self.setting.token_budget
+        assert len(lens) <= self.setting.max_num_seqs
+        holders: dict[int, list[Sequence]] = {}
+        for sequence in self.scheduler.running:
+            for block_id in sequence.block_table:
+                holders.setdefault(block_id, []).append(sequence)
+        for sequence, start, query_len in zip(step.sequences, step.input.starts, lens, strict=True):
+            end = start + query_len
+            for index in range(start // size, -(-end // size)):
+                block_id = sequence.block_table[index]
+                # Others may hold it only if this step fills it: they attend to it after it is written.
+                assert holders[block_id] == [sequence] or end >= (index + 1) * size, f"block {block_id} is shared and written"
+                self.salts[block_id] = sequence.request.cache_salt
+        for sequence in self.scheduler.running:
+            for block_id in sequence.block_table[: self.manager.num_blocks_for(sequence.num_computed_tokens)]:
+                assert self.salts[block_id] == sequence.request.cache_salt, f"block {block_id} is shared across cache salts"
+
+    @staticmethod
+    def _claim(sequence: Sequence) -> tuple[str, list[int], list[int]]:
+        return sequence.request_id, sequence.token_ids[: sequence.num_computed_tokens], list(sequence.block_table)
+
+    def _take(self, item: SequenceOutput) -> None:
+        tracked = self.requests[item.request_id]
+        assert tracked.finish_reason is None, "an output after the end"
+        tracked.token_ids.extend(item.new_token_ids)
+        tracked.prompt_logprobs.extend(item.prompt_logprobs or [])
+        if item.finish_reason is not None:
+            tracked.finish_reason = item.finish_reason
+        expected, reason = tokens_alone(tracked.request)
+        assert tracked.token_ids == expected[: len(tracked.token_ids)], f"{item.request_id} got other tokens than alone"
+        if item.finish_reason is not None:
+            assert (tracked.token_ids, item.finish_reason) == (expected, reason), f"{item.request_id} ended otherwise than alone"
+            assert (item.stop_reason is not None) == (reason == "stop" and expected[-1] in tracked.request.params.stop_token_ids)
+        if tracked.request.params.prompt_logprobs is not None and item.new_token_ids:
+            given = [entry.chosen.token_id for entry in tracked.prompt_logprobs]
+            assert given == tracked.request.prompt_token_ids[1:], "a prompt log probability is lost or repeated"
+
+
+class Traffic:
+    """Random requests that share prefixes, continue finished ones, leave early, and ask for all that changes scheduling."""
+
+    def __init__(self, simulation: Simulation, rng: random.Random) -> None:
+        self.simulation = simulation
+        self.rng = rng
+        longest = simulation.setting.max_model_len - 1
+        self._stems = [[rng.randrange(VOCAB_SIZE) for _ in range(longest)] for _ in range(3)]
+        self._calm = rng.random() < 0.3  # some runs have no aborts, so that more requests reach their end
+
+    def arrive(self) -> None:
+        rng, longest = self.rng, self.simulation.setting.max_model_len - 1
+        finished = [t for t in self.simulation.requests.values() if t.finish_reason in ("stop", "length")]
+        if finished and rng.random() < 0.3:  # the next turn of a conversation
+            last = rng.choice(finished)
+            stem = last.request.prompt_token_ids + last.token_ids
+        else:
+            stem = rng.choice(self._stems)[: rng.randint(0, longest)]
+        prompt = stem + [rng.randrange(VOCAB_SIZE) for _ in range(rng.choice([0, 1, 1, 5, 12]))]
+        max_tokens = rng.choice([1, 2, 8, 30])
+        params = SamplingParams(
+            min_tokens=rng.choice([0, 0, 0, max_tokens // 2]),
+            stop_token_ids=rng.choice([(), (), (3, 5)]),
+            ignore_eos=rng.random() < 0.3,
+            prompt_logprobs=rng.choice([None] * 5 + [0]),
+        )
+        for sample_index in range(rng.choice([1, 1, 1, 3])):
+            self.simulation.add(
+                prompt[:longest] or [1],
+                params,
+                max_tokens=max_tokens,
+                seed=rng.randrange(4),
+                sample_index=sample_index,
+                priority=rng.choice([0, 0, 0, -1, 2]),
+                cache_salt=rng.choice([None, None, None, "a", "b"]),
+                num_resumed=rng.choice([0, 0, 0, 0, 7]),
+            )
+
+    def turn(self, arrival_rate: float) -> None:
+        rng = self.rng
+        if rng.random() < arrival_rate:
+            self.arrive()
+        if not self._calm and rng.random() < 0.04 and self.simulation.requests:
+            self.simulation.abort(rng.choice(self.simulation.unfinished or list(self.simulation.requests)))
+        if rng.random() < 0.01:
+            self.simulation.manager.reset_prefix_cache()
+            self.simulation.scheduler.check()
+        self.simulation.tick()
+
+
+def run(seed: int, num_turns: int, setting: Setting | None = None) -> Simulation:
+    """One random run, drained at its end."""
+    rng = random.Random(seed)
+    simulation = Simulation(setting or Setting.draw(rng))
+    traffic = Traffic(simulation, rng)
+    arrival_rate = rng.choice([0.1, 0.3, 0.8])
+    for _ in range(num_turns):
+        traffic.turn(arrival_rate)
+    simulation.drain()
+    return simulation

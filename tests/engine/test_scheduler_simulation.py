@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from simulation import Setting, Simulation, Traffic, run
+
+from engine.block_manager import BlockManager, FreeList
+from engine.scheduler import Scheduler
+from engine.sequence import Sequence
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_traffic_gets_the_tokens_that_each_request_gets_alone_and_leaves_no_block_behind(seed: int) -> None:
+    for round_ in range(12):
+        run(1000 * seed + round_, num_turns=80)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_long_random_traffic_gets_the_tokens_that_each_request_gets_alone(seed: int) -> None:
+    for round_ in range(500):
+        run(1000 * seed + round_, num_turns=300)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_pool_for_one_sequence_preempts_all_the_time_and_still_finishes_all(depth: int) -> None:
+    setting = Setting(block_size=2, num_blocks=20, max_num_seqs=6, token_budget=9, max_model_len=40, depth=depth)
+    num_preemptions = sum(run(seed, 60, setting).scheduler.num_preemptions for seed in range(15))
+    assert num_preemptions > 20
+
+
+def test_traffic_with_shared_prefixes_finds_them_and_evicts_them() -> None:
+    runs = [run(seed, 80, Setting(num_blocks=20)) for seed in range(10)]
+    assert sum(simulation.scheduler.num_prefix_hits for simulation in runs) > 100
+    assert sum(simulation.manager.num_evictions for simulation in runs) > 100
+
+
+class AnyOrderOfEvents(RuleBasedStateMachine):
+    """Requests, aborts, schedules and updates in any order that the scheduler allows; hypothesis shrinks what fails."""
+
+    @initialize(seed=st.integers(0, 2**32))
+    def start(self, seed: int) -> None:
+        rng = random.Random(seed)
+        self.simulation = Simulation(Setting.draw(rng))
+        self.traffic = Traffic(self.simulation, rng)
+
+    @rule()
+    def arrive(self) -> None:
+        self.traffic.arrive()
+
+    @precondition(lambda self: self.simulation.unfinished)
+    @rule(index=st.integers(0, 100))
+    def abort(self, index: int) -> None:
+        unfinished = self.simulation.unfinished
+        self.simulation.abort(unfinished[index % len(unfinished)])
+
+    @precondition(lambda self: len(self.simulation.under_way) < 4)
+    @rule()
+    def schedule(self) -> None:
+        self.simulation.schedule()
+
+    @precondition(lambda self: self.simulation.under_way)
+    @rule()
+    def update(self) -> None:
+        self.simulation.update()
+
+    @rule()
+    def reset_prefix_cache(self) -> None:
+        self.simulation.manager.reset_prefix_cache()
+
+    @invariant()
+    def all_rules_hold(self) -> None:
+        if hasattr(self, "simulation"):
+            self.simulation.scheduler.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "simulation"):
+            self.simulation.drain()
+
+
+TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
+TestAnyOrderOfEvents.settings = settings(
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+# What the simulation is worth: each of these bugs, and it must fail.
+
+
+def loses_a_reference(patch: pytest.MonkeyPatch) -> None:
+    right = BlockManager._dereference
+    calls = iter(range(10**9))
+
+    def wrong(self: BlockManager, block: Any) -> None:
+        if next(calls) % 50 != 49:
+            right(self, block)
+
+    patch.setattr(BlockManager, "_dereference", wrong)
+
+
+def registers_a_block_before_it_is_computed(patch: pytest.MonkeyPatch) -> None:
+    right = BlockManager.register
+
+    def wrong(self: BlockManager, sequence: Sequence, step_done: bool) -> list[int]:
+        computed = sequence.num_computed_tokens
+        sequence.num_computed_tokens = min(computed + 1, len(sequence.block_table) * self.block_size)
+        changed = right(self, sequence, step_done)
+        sequence.num_computed_tokens = computed
+        return changed
+
+    patch.setattr(BlockManager, "register", wrong)
+
+
+def replaces_a_duplicate_while_it_is_being_written(patch: pytest.MonkeyPatch) -> None:
+    right = BlockManager.register
+    patch.setattr(BlockManager, "register", lambda self, sequence, step_done: right(self, sequence, True))
+
+
+def gives_blocks_back_first_to_last(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: BlockManager, sequence: Sequence) -> None:
+        for block_id in sequence.block_table:
+            self._dereference(self._blocks[block_id])
+        sequence.block_table, sequence.num_registered_blocks, sequence.num_computed_tokens = [], 0, 0
+
+    patch.setattr(BlockManager, "release", wrong)
+
+
+def evicts_the_newest(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FreeList, "push_back", FreeList.push_front)
+
+
+def finds_the_last_token_in_the_cache(patch: pytest.MonkeyPatch) -> None:
+    right = BlockManager._max_hits
+
+    def wrong(self: BlockManager, sequence: Sequence) -> int:
+        return len(sequence.token_ids) // self.block_size if right(self, sequence) else 0
+
+    patch.setattr(BlockManager, "_max_hits", wrong)
+
+
+def shares_across_cache_salts(patch: pytest.MonkeyPatch) -> None:
+    right = BlockManager._hash
+
+    class Unsalted:
+        cache_salt = None
+
+    def wrong(self: BlockManager, sequence: Sequence, index: int) -> bytes:
+        request, sequence.request = sequence.request, Unsalted()  # type: ignore[assignment]
+        try:
+            return right(self, sequence, index)
+        finally:
+            sequence.request = request
+
+    patch.setattr(BlockManager, "_hash", wrong)
+
+
+def hashes_a_block_without_those_before_it(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: BlockManager, sequence: Sequence, index: int) -> bytes:
+        block = sequence.token_ids[index * self.block_size : (index + 1) * self.block_size]
+        return repr((index, sequence.request.cache_salt, block)).encode()
+
+    patch.setattr(BlockManager, "_hash", wrong)
+
+
+def keeps_hits_for_requests_that_need_every_position(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: BlockManager, sequence: Sequence) -> int:
+        return (len(sequence.token_ids) - 1) // self.block_size if self.enable_prefix_caching else 0
+
+    patch.setattr(BlockManager, "_max_hits", wrong)
+
+
+def tells_the_worker_nothing_of_replaced_blocks(patch: pytest.MonkeyPatch) -> None:
+    right = Scheduler.schedule
+
+    def wrong(self: Scheduler) -> Any:
+        self._changed_blocks.clear()
+        return right(self)
+
+    patch.setattr(Scheduler, "schedule", wrong)
+
+
+def resumes_before_the_newest_token_is_known(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Scheduler) -> Any:
+        right(self)
+        return self._waiting[0][2] if self._waiting else None
+
+    right = Scheduler._next_waiting
+    patch.setattr(Scheduler, "_next_waiting", wrong)
+
+
+def forgets_a_preempted_sequence(patch: pytest.MonkeyPatch) -> None:
+    right = Scheduler._queue
+    patch.setattr(Scheduler, "_queue", lambda self, sequence: None if sequence.num_preemptions else right(self, sequence))
+
+
+def sends_prompt_logprobs_again_after_a_preemption(patch: pytest.MonkeyPatch) -> None:
+    right = Scheduler.update
+
+    def wrong(self: Scheduler, step: Any, output: Any) -> Any:
+        sent = {id(s): s.num_prompt_logprobs_sent for s in step.sequences}
+        for sequence in step.sequences:
+            sequence.num_prompt_logprobs_sent = 0
+        outputs = right(self, step, output)
+        for sequence in step.sequences:
+            sequence.num_prompt_logprobs_sent += sent[id(sequence)]
+        return outputs
+
+    patch.setattr(Scheduler, "update", wrong)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        loses_a_reference,
+        registers_a_block_before_it_is_computed,
+        replaces_a_duplicate_while_it_is_being_written,
+        gives_blocks_back_first_to_last,
+        evicts_the_newest,
+        finds_the_last_token_in_the_cache,
+        shares_across_cache_salts,
+        hashes_a_block_without_those_before_it,
+        keeps_hits_for_requests_that_need_every_position,
+        tells_the_worker_nothing_of_replaced_blocks,
+        resumes_before_the_newest_token_is_known,
+        forgets_a_preempted_sequence,
+        sends_prompt_logprobs_again_after_a_preemption,
+    ],
+)
+def test_the_simulation_finds_a_scheduler_that(bug: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    with pytest.raises((AssertionError, IndexError)):
+        run_many(300)
+
+
+def run_many(num_seeds: int) -> None:
+    for seed in range(num_seeds):
+        run(seed, num_turns=60)
