@@ -247,14 +247,14 @@ class BlockManager:
 
     def _check_eviction_order(self, in_list: list[Block]) -> None:
         place = {block.content_hash: i for i, block in enumerate(in_list) if block.content_hash is not None}
-        for block in self._by_hash.values():
+        for content_hash, block in self._by_hash.items():
             if block.parent_hash is None:
                 continue
             parent = self._by_hash.get(block.parent_hash)
             assert parent is not None, f"block {block.block_id} outlived the block it continues"
             if parent.ref_count == 0:
                 assert block.ref_count == 0, f"block {block.block_id} is held, the block it continues is not"
-                assert place[block.content_hash] < place[parent.content_hash], f"block {parent.block_id} would go before its continuation"
+                assert place[content_hash] < place[block.parent_hash], f"block {parent.block_id} would go before its continuation"
 
     def _check_sequence(self, sequence: Sequence) -> None:
         table = sequence.block_table
