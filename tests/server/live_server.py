@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 # Small, so that a few may run on one machine.
-FLAGS = ("--port", "0", "--max-num-seqs", "32", "--kv-cache-memory", "192M", "--max-model-len", "2048")
+FLAGS = ("--port", "0", "--max-num-seqs", "32", "--kv-cache-memory", "192M", "--max-model-len", "1024")
 _START_SECONDS = 120.0
 
 
@@ -28,12 +28,16 @@ class RunningServer:
     log_path: Path
     started: float
 
+    def __post_init__(self) -> None:
+        # Not httpx.get: it makes a TLS context each time, which costs what the model needs to load.
+        self._probe = httpx.Client(base_url=self.url)
+
     @property
     def log(self) -> str:
         return self.log_path.read_text()
 
     def is_ready(self) -> bool:
-        return httpx.get(f"{self.url}/ready").status_code == 200
+        return self._probe.get("/ready").status_code == 200
 
     def wait_until_ready(self) -> None:
         """Returns when requests are served. Raises AssertionError with the log when that does not come."""
@@ -42,7 +46,7 @@ class RunningServer:
 
     def metric(self, name: str) -> float:
         """One sample of /metrics, by its name and labels as they are written there."""
-        for line in httpx.get(f"{self.url}/metrics").text.splitlines():
+        for line in self._probe.get("/metrics").text.splitlines():
             if line.startswith(name + " "):
                 return float(line.split()[-1])
         raise KeyError(name)
@@ -60,7 +64,7 @@ class RunningServer:
         deadline = time.monotonic() + seconds
         while not condition():  # type: ignore[operator]
             assert time.monotonic() < deadline, f"not within {seconds} s:\n{self.log}"
-            time.sleep(0.05)
+            time.sleep(0.1)
 
 
 @contextmanager

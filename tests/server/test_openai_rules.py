@@ -136,7 +136,7 @@ class TestStreaming:
 
     @pytest.mark.parametrize("stream", [True, False])
     def test_a_client_that_leaves_stops_the_work(self, server: RunningServer, stream: bool) -> None:
-        body = {**GREEDY, "max_tokens": 1900, "ignore_eos": True, "stream": stream}
+        body = {**GREEDY, "max_tokens": 900, "ignore_eos": True, "stream": stream}
         with httpx.Client(base_url=server.url, timeout=1.5) as leaving:
             if stream:
                 with leaving.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -174,15 +174,15 @@ class TestResults:
         assert answer["usage"]["completion_tokens"] == 3
 
     def test_prompt_and_max_tokens_over_the_context_is_told_with_the_numbers(self, client: openai.OpenAI) -> None:
-        with pytest.raises(openai.BadRequestError, match=r"2048.*2000|2000.*2048") as caught:
-            client.completions.create(model=MODEL, prompt="word " * 100, max_tokens=2000)
+        with pytest.raises(openai.BadRequestError, match=r"1024.*1000|1000.*1024") as caught:
+            client.completions.create(model=MODEL, prompt="word " * 100, max_tokens=1000)
         assert caught.value.code == "context_length_exceeded"
 
     def test_a_prompt_longer_than_the_context_is_refused_unless_it_is_truncated(self, http: httpx.Client) -> None:
-        response = http.post("/v1/completions", json={"prompt": "word " * 3000, "max_tokens": 1})
+        response = http.post("/v1/completions", json={"prompt": "word " * 1500, "max_tokens": 1})
         assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
-        for keep, expected in ((-1, 2047), (5, 5)):
-            answer = http.post("/v1/completions", json={"prompt": "word " * 3000, "max_tokens": 1, "truncate_prompt_tokens": keep}).json()
+        for keep, expected in ((-1, 1023), (5, 5)):
+            answer = http.post("/v1/completions", json={"prompt": "word " * 1500, "max_tokens": 1, "truncate_prompt_tokens": keep}).json()
             assert answer["usage"]["prompt_tokens"] == expected
 
     def test_logprobs_have_k_alternatives_and_bytes_that_add_up_to_the_text(self, http: httpx.Client, text: str) -> None:

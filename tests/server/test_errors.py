@@ -1,0 +1,139 @@
+"""Every error is OpenAI's error object, with the status that the SDK turns into its exception classes."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from live_server import RunningServer
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def _error(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert "Traceback" not in response.text
+    assert response.headers["x-request-id"]
+    return error
+
+
+def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "Hello"}])
+    assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-5")
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/", "/v1/chat/completions/"])
+def test_an_unknown_route_is_a_404(http: httpx.Client, path: str) -> None:
+    assert _error(http.get(path), 404)["code"] == "unknown_url"
+
+
+def test_a_wrong_method_is_a_405_that_names_the_right_one(http: httpx.Client) -> None:
+    response = http.get(CHAT)
+    assert "POST" in _error(response, 405)["message"]
+    assert response.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"messages": HELLO, "temperature": -1}, "temperature", None),
+        ({"messages": HELLO, "temperature": 1e999}, None, "invalid_json"),
+        ({"messages": HELLO, "top_p": 0}, "top_p", None),
+        ({"messages": HELLO, "n": 0}, "n", None),
+        ({"messages": HELLO, "n": 10**30}, "n", None),
+        ({"messages": HELLO, "max_tokens": 0}, "max_tokens", None),
+        ({"messages": HELLO, "max_tokens": 10**30}, "max_tokens", "context_length_exceeded"),
+        ({"messages": HELLO, "seed": 10**30}, "seed", None),
+        ({"messages": HELLO, "stop": ""}, "stop", None),
+        ({"messages": HELLO, "stop_token_ids": [10**9]}, "stop_token_ids", None),
+        ({"messages": HELLO, "top_logprobs": 2}, "top_logprobs", None),
+        ({"messages": HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs", None),
+        ({"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options", None),
+        ({"messages": HELLO, "stream": True, "prompt_logprobs": 1}, "prompt_logprobs", None),
+        ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
+        ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+        ({"messages": HELLO, "colour": "blue"}, "colour", "unknown_parameter"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0", "unsupported_parameter"),
+        ({"messages": HELLO, "continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", None),
+        ({"messages": HELLO, "chat_template": "{{ 1 }}"}, "chat_template", "unsupported_parameter"),
+    ],
+    ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
+)
+def test_a_bad_parameter_is_a_400_that_names_it(http: httpx.Client, body: dict[str, Any], param: str | None, code: str | None) -> None:
+    error = _error(http.post(CHAT, content=json.dumps(body)), 400)
+    assert (error["param"], error["code"]) == (param, code)
+
+
+@pytest.mark.parametrize("prompt", ["", [10**9], [-1], ["fine", ""]], ids=str)
+def test_a_prompt_that_cannot_be_is_a_400(http: httpx.Client, prompt: Any) -> None:
+    assert _error(http.post("/v1/completions", json={"prompt": prompt}), 400)["param"] == "prompt"
+
+
+def test_the_type_of_the_content_does_not_matter_if_it_is_json(http: httpx.Client) -> None:
+    body = json.dumps({"messages": HELLO, "max_tokens": 1})
+    assert http.post(CHAT, content=body, headers={"content-type": "text/plain"}).status_code == 200
+
+
+def test_a_body_over_the_bound_is_a_413(http: httpx.Client) -> None:
+    assert _error(http.post(CHAT, content=b" " * (17 << 20)), 413)["code"] == "request_too_large"
+    chunks = (b" " * (1 << 20) for _ in range(17))
+    assert _error(http.post(CHAT, content=chunks), 413)["code"] == "request_too_large"
+
+
+def test_null_bytes_and_odd_characters_are_text(http: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "a\u0000b\ufffe\U0001f991 <|im_end|>"}]
+    assert http.post(CHAT, json={"messages": messages, "max_tokens": 1}).status_code == 200
+
+
+def test_a_request_id_is_kept_when_it_is_sane_and_made_when_not(http: httpx.Client) -> None:
+    assert http.get("/health", headers={"x-request-id": "trace-1:a"}).headers["x-request-id"] == "trace-1:a"
+    made = [http.get("/health", headers={"x-request-id": "a b" * 100}).headers["x-request-id"] for _ in range(2)]
+    assert made[0].startswith("req_")
+    assert made[0] != made[1]
+
+
+def test_a_request_that_is_no_http_does_no_harm(server: RunningServer, http: httpx.Client) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as raw:
+        raw.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
+        assert b"400" in raw.recv(1000)
+    with socket.create_connection((host, int(port))) as raw:
+        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    assert http.get("/health").status_code == 200
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
+    max_leaves=6,
+)
+_NAMES = ["temperature", "stop", "n", "logit_bias", "stream_options", "tools", "logprobs", "seed", "chat_template_kwargs", "priority"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    body=st.dictionaries(st.sampled_from(_NAMES), _JSON, max_size=2),
+    prompt=_JSON,
+    endpoint=st.sampled_from([(CHAT, "messages"), ("/v1/completions", "prompt"), ("/tokenize", "prompt"), ("/detokenize", "tokens")]),
+)
+def test_nothing_that_a_client_sends_is_a_500(http: httpx.Client, body: dict[str, Any], prompt: Any, endpoint: tuple[str, str]) -> None:
+    path, name = endpoint
+    response = http.post(path, json={**body, name: prompt, **({"max_tokens": 1} if path.startswith("/v1") else {})})
+    assert response.status_code in (200, 400)
+    if response.status_code == 400:
+        _error(response, 400)
