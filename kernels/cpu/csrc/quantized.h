@@ -10,16 +10,54 @@
 #ifndef OCTAVO_QUANTIZED_H
 #define OCTAVO_QUANTIZED_H
 
-#include "half.h"
 #include "octavo.h"
+#include "simd16.h"
 
 INLINE int64_t code_bytes_of_group(const int form, const int group_size) {
     return form == WEIGHT_Q4 ? TILE * group_size / 2 : TILE * group_size;
 }
 
-// ---- Integer products: dots[r][h] = codes of outputs 8 h .. 8 h + 7 times codes of row r, over one group --------------------------------
+// ---- Integer products over one group: dots[r] = the codes of 16 outputs times the codes of row r, exact -------------------------------
 
-#ifdef __AVX2__
+// Q4: unsigned codes below 16 times signed codes of 8 bits. Where pairs of products are added in 16 bits, a pair is at most 3810 and eight
+// pairs fit, so nothing saturates. Q8: signed codes of 8 bits, widened, times signed codes of 16 bits: a group's sum is below 2**28.
+
+#if defined(WIDE_REGISTERS)
+
+INLINE __m512i broadcast4(const void *p) {
+    int32_t bytes;
+    memcpy(&bytes, p, sizeof bytes);
+    return _mm512_set1_epi32(bytes);
+}
+
+INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v16i *dots) {
+    const __m512i low = _mm512_set1_epi8(15);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) dots[r] = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int j = 0; j < group_size / 8; j++) {
+        const __m512i pair = _mm512_loadu_si512(codes + 64 * j);
+        const __m512i w0 = _mm512_and_si512(pair, low), w1 = _mm512_and_si512(_mm512_srli_epi16(pair, 4), low);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            dots[r] = _mm512_dpbusd_epi32(dots[r], w0, broadcast4(x[r] + 4 * j));
+            dots[r] = _mm512_dpbusd_epi32(dots[r], w1, broadcast4(x[r] + 4 * j + group_size / 2));
+        }
+    }
+}
+
+INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v16i *dots) {
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) dots[r] = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int j = 0; j < group_size / 2; j++) {
+        const __m512i w = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(codes + 32 * j)));
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) dots[r] = _mm512_dpwssd_epi32(dots[r], w, broadcast4(x[r] + 4 * j));
+    }
+}
+
+#elif defined(__AVX2__)
 
 INLINE __m256i broadcast4(const void *p) {
     int32_t bytes;
@@ -27,47 +65,34 @@ INLINE __m256i broadcast4(const void *p) {
     return _mm256_set1_epi32(bytes);
 }
 
-// Unsigned codes below 16 times signed codes of 8 bits: a pair of products is at most 3810, eight pairs fit 16 bits, so nothing
-// saturates.
-INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v8i dots[][2]) {
-    const int vectors = group_size / 8;
+INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v16i *dots) {
     const __m256i low = _mm256_set1_epi8(15);
-    __m256i sums[8][2];
+    __m256i sums[SHARED_ROWS][2];
+#pragma GCC unroll 8
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
-    for (int j = 0; j < vectors; j++) {
+    for (int j = 0; j < group_size / 8; j++) {
         for (int part = 0; part < 2; part++) {
-            __m256i w[2];
-            for (int h = 0; h < 2; h++) {
-                w[h] = _mm256_loadu_si256((const __m256i *)(codes + 64 * j + 32 * h));
-                if (part) w[h] = _mm256_srli_epi16(w[h], 4);
-                w[h] = _mm256_and_si256(w[h], low);
-            }
+            __m256i w0 = _mm256_loadu_si256((const __m256i *)(codes + 64 * j));
+            __m256i w1 = _mm256_loadu_si256((const __m256i *)(codes + 64 * j + 32));
+            w0 = _mm256_and_si256(part ? _mm256_srli_epi16(w0, 4) : w0, low);
+            w1 = _mm256_and_si256(part ? _mm256_srli_epi16(w1, 4) : w1, low);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
                 const __m256i input = broadcast4(x[r] + 4 * j + part * group_size / 2);
-                for (int h = 0; h < 2; h++) {
-#ifdef __AVX512VNNI__
-                    sums[r][h] = _mm256_dpbusd_epi32(sums[r][h], w[h], input);
-#else
-                    sums[r][h] = _mm256_add_epi16(sums[r][h], _mm256_maddubs_epi16(w[h], input));
-#endif
-                }
+                sums[r][0] = _mm256_add_epi16(sums[r][0], _mm256_maddubs_epi16(w0, input));
+                sums[r][1] = _mm256_add_epi16(sums[r][1], _mm256_maddubs_epi16(w1, input));
             }
         }
     }
+    const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
-        for (int h = 0; h < 2; h++) {
-#ifdef __AVX512VNNI__
-            dots[r][h] = (v8i)sums[r][h];
-#else
-            dots[r][h] = (v8i)_mm256_madd_epi16(sums[r][h], _mm256_set1_epi16(1));
-#endif
-        }
+        dots[r] = (v16i){{(v8i)_mm256_madd_epi16(sums[r][0], ones), (v8i)_mm256_madd_epi16(sums[r][1], ones)}};
 }
 
-// Signed codes of 8 bits, widened, times signed codes of 16 bits: a group's sum is below 2**28.
-INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v8i dots[][2]) {
-    __m256i sums[8][2];
+INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v16i *dots) {
+    __m256i sums[SHARED_ROWS][2];
+#pragma GCC unroll 8
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
     for (int j = 0; j < group_size / 2; j++) {
         const __m256i w0 = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(codes + 32 * j)));
@@ -75,22 +100,17 @@ INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, 
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             const __m256i input = broadcast4(x[r] + 4 * j);
-#ifdef __AVX512VNNI__
-            sums[r][0] = _mm256_dpwssd_epi32(sums[r][0], w0, input);
-            sums[r][1] = _mm256_dpwssd_epi32(sums[r][1], w1, input);
-#else
             sums[r][0] = _mm256_add_epi32(sums[r][0], _mm256_madd_epi16(w0, input));
             sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(w1, input));
-#endif
         }
     }
-    for (int r = 0; r < rows; r++)
-        for (int h = 0; h < 2; h++) dots[r][h] = (v8i)sums[r][h];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) dots[r] = (v16i){{(v8i)sums[r][0], (v8i)sums[r][1]}};
 }
 
 #else
 
-INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v8i dots[][2]) {
+INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v16i *dots) {
     for (int r = 0; r < rows; r++) {
         const int8_t *input = (const int8_t *)x[r];
         int32_t sums[TILE] = {0};
@@ -100,18 +120,18 @@ INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, 
                     const uint8_t pair = codes[64 * j + 4 * c + i];
                     sums[c] += (pair & 15) * input[4 * j + i] + (pair >> 4) * input[4 * j + i + group_size / 2];
                 }
-        memcpy(dots[r], sums, sizeof sums);
+        memcpy(&dots[r], sums, sizeof sums);
     }
 }
 
-INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v8i dots[][2]) {
+INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v16i *dots) {
     for (int r = 0; r < rows; r++) {
         const int16_t *input = (const int16_t *)x[r];
         int32_t sums[TILE] = {0};
         for (int j = 0; j < group_size / 2; j++)
             for (int c = 0; c < TILE; c++)
                 for (int i = 0; i < 2; i++) sums[c] += (int8_t)codes[32 * j + 2 * c + i] * input[2 * j + i];
-        memcpy(dots[r], sums, sizeof sums);
+        memcpy(&dots[r], sums, sizeof sums);
     }
 }
 
@@ -119,58 +139,48 @@ INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, 
 
 // ---- One tile by a few rows --------------------------------------------------------------------------------------------------------
 
-INLINE v8f load_scales(const uint8_t *p, int32_t scale_bytes, int half) {
-    return scale_bytes == 2 ? v_load_half((const uint16_t *)p + half * LANES) : v_load((const float *)p + half * LANES);
+INLINE v16f load_scales(const uint8_t *p, int32_t scale_bytes) {
+    return scale_bytes == 2 ? w_load_half((const uint16_t *)p) : w_load((const float *)p);
 }
 
 INLINE void product(const int form, const int rows, const int group_size, const weight_t *weight, const uint8_t *tile,
                     const codes_t *codes, int64_t row, float *out, const float *bias, int32_t columns) {
     const int code_bytes = form == WEIGHT_Q4 ? CODES_INT8 : CODES_INT16;
     const int64_t groups = weight->in_features / group_size;
-    const uint8_t *x[8];
-    const float *scales[8];
-    v8f sums[8][2];
+    const uint8_t *x[SHARED_ROWS];
+    const float *scales[SHARED_ROWS];
+    v16f sums[SHARED_ROWS];
+#pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
         x[r] = codes->data + (row + r) * codes->row_bytes;
         scales[r] = (const float *)(x[r] + (int64_t)weight->in_features * code_bytes);
-        sums[r][0] = sums[r][1] = v_set(0.0f);
+        sums[r] = w_set(0.0f);
     }
     for (int64_t g = 0; g < groups; g++) {
-        v8i dots[8][2];
+        v16i dots[SHARED_ROWS];
         if (form == WEIGHT_Q4) dots_q4(rows, group_size, tile, x, dots);
         else dots_q8(rows, group_size, tile, x, dots);
         const uint8_t *behind = tile + code_bytes_of_group(form, group_size);
-        for (int h = 0; h < 2; h++) {
-            const v8f scale = load_scales(behind, weight->scale_bytes, h);
-            for (int r = 0; r < rows; r++) sums[r][h] = v_fma(v_float(dots[r][h]), scale * v_set(scales[r][0]), sums[r][h]);
-        }
+        const v16f scale = load_scales(behind, weight->scale_bytes);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) sums[r] = w_fma(w_float(dots[r]), w_mul(scale, w_set(scales[r][0])), sums[r]);
         if (weight->has_mins) {
-            for (int h = 0; h < 2; h++) {
-                const v8f minimum = load_scales(behind + TILE * weight->scale_bytes, weight->scale_bytes, h);
-                for (int r = 0; r < rows; r++) sums[r][h] = v_fma(minimum, v_set(scales[r][1]), sums[r][h]);
-            }
+            const v16f minimum = load_scales(behind + TILE * weight->scale_bytes, weight->scale_bytes);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++) sums[r] = w_fma(minimum, w_set(scales[r][1]), sums[r]);
         }
+#pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             x[r] += group_size * code_bytes;
             scales[r] += 2;
         }
         tile += weight->group_bytes;
     }
-    for (int r = 0; r < rows; r++) {
-        float values[TILE];
-        v_store(values, sums[r][0]);
-        v_store(values + LANES, sums[r][1]);
-        float *to = out + (row + r) * weight->out_features;
-        if (bias)
-            for (int32_t c = 0; c < columns; c++) values[c] += bias[c];
-        if (columns == TILE) memcpy(to, values, sizeof values);
-        else memcpy(to, values, (size_t)columns * sizeof(float));
-    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) w_store_columns(out + (row + r) * weight->out_features, sums[r], bias, columns);
 }
 
-// All rows meet one tile, `SHARED_ROWS` of them at a time.
-enum { SHARED_ROWS = 6 };
-
+// All rows meet one tile, a run of them at a time.
 INLINE void rows_by_tile(const int form, const int group_size, const linear_args_t *args, int64_t rows, int64_t tile_index) {
     const weight_t *weight = args->weight;
     const int64_t groups = weight->in_features / group_size, column = tile_index * TILE;
@@ -178,14 +188,19 @@ INLINE void rows_by_tile(const int form, const int group_size, const linear_args
     const int32_t columns = weight->out_features - column < TILE ? (int32_t)(weight->out_features - column) : TILE;
     const float *bias = weight->bias ? weight->bias + column : NULL;
     float *out = args->out + column;
-    for (int64_t r = 0; r < rows; r += SHARED_ROWS) {
-        switch (rows - r) {
+    for (int64_t r = 0, run; r < rows; r += run) {
+        run = rows_in_run(rows - r);
+        switch (run) {
         case 1: product(form, 1, group_size, weight, tile, &args->codes, r, out, bias, columns); break;
         case 2: product(form, 2, group_size, weight, tile, &args->codes, r, out, bias, columns); break;
         case 3: product(form, 3, group_size, weight, tile, &args->codes, r, out, bias, columns); break;
         case 4: product(form, 4, group_size, weight, tile, &args->codes, r, out, bias, columns); break;
         case 5: product(form, 5, group_size, weight, tile, &args->codes, r, out, bias, columns); break;
-        default: product(form, 6, group_size, weight, tile, &args->codes, r, out, bias, columns); break;
+        case 6: product(form, 6, group_size, weight, tile, &args->codes, r, out, bias, columns); break;
+#ifdef WIDE_REGISTERS
+        case 7: product(form, 7, group_size, weight, tile, &args->codes, r, out, bias, columns); break;
+        case 8: product(form, 8, group_size, weight, tile, &args->codes, r, out, bias, columns); break;
+#endif
         }
     }
 }

@@ -1,11 +1,10 @@
 // A pool of threads that enter a region together, meet at barriers inside it, and sleep when there is nothing to do.
 //
-// Inside a region a barrier spins, because the next operation is microseconds away. After a region a thread spins for a moment, since
-// the next step usually follows soon, and then sleeps on a condition variable, so that an idle server uses no CPU. Threads do not survive
-// fork(): the first region run in a child starts them anew.
-#define _GNU_SOURCE
+// Whoever waits, at a barrier or for the next region, spins for a moment, because what it waits for is usually microseconds away, and
+// then sleeps. Sleeping at barriers matters when other processes want the cores: a thread that spins on keeps its core from the very
+// thread that it waits for, and a core that falls idle is given to it at once. And an idle server uses no CPU.
+// Threads do not survive fork(): the first region run in a child starts them anew.
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +20,7 @@
 #define RELAX() ((void)0)
 #endif
 
-enum {
-    BARRIER_SPINS = 4000, // then give the core away between looks: the other thread may be waiting for it
-    IDLE_SPINS = 3000, // some 50 to 100 microseconds, then sleep
-};
+enum { SPINS = 3000 };
 
 struct pool {
     // What threads write concurrently is a cache line apart.
@@ -45,18 +41,38 @@ struct pool {
     const void *context;
 };
 
+// Returns when *word is no longer `old`.
+static void wait_for_change(pool_t *pool, atomic_uint *word, uint32_t old) {
+    for (int spins = 0; spins < SPINS; spins++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != old) return;
+        RELAX();
+    }
+    pthread_mutex_lock(&pool->mutex);
+    atomic_fetch_add(&pool->sleeping, 1);
+    while (atomic_load(word) == old) pthread_cond_wait(&pool->wake, &pool->mutex);
+    atomic_fetch_sub(&pool->sleeping, 1);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+// A sleeper counts itself before it looks a last time, and the word changes before the count is read: one of the two sees the other.
+static void change(pool_t *pool, atomic_uint *word) {
+    atomic_fetch_add(word, 1);
+    if (atomic_load(&pool->sleeping)) {
+        pthread_mutex_lock(&pool->mutex);
+        pthread_cond_broadcast(&pool->wake);
+        pthread_mutex_unlock(&pool->mutex);
+    }
+}
+
 void barrier(worker_t *worker) {
     pool_t *pool = worker->pool;
     const uint32_t phase = worker->phase++;
     if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) == pool->count - 1) {
         atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
         atomic_store_explicit(&pool->item, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool->phase, phase + 1, memory_order_release);
-        return;
-    }
-    for (int spins = 0; atomic_load_explicit(&pool->phase, memory_order_acquire) == phase; spins++) {
-        if (spins < BARRIER_SPINS) RELAX();
-        else sched_yield();
+        change(pool, &pool->phase);
+    } else {
+        wait_for_change(pool, &pool->phase, phase);
     }
 }
 
@@ -85,28 +101,11 @@ static void *thread_main(void *argument) {
     pool_t *pool = worker->pool;
     uint32_t seen = 0;
     for (;;) {
-        int spins = 0;
-        while (atomic_load_explicit(&pool->generation, memory_order_acquire) == seen && spins++ < IDLE_SPINS) RELAX();
-        if (atomic_load(&pool->generation) == seen) {
-            pthread_mutex_lock(&pool->mutex);
-            atomic_fetch_add(&pool->sleeping, 1);
-            while (atomic_load(&pool->generation) == seen) pthread_cond_wait(&pool->wake, &pool->mutex);
-            atomic_fetch_sub(&pool->sleeping, 1);
-            pthread_mutex_unlock(&pool->mutex);
-        }
+        wait_for_change(pool, &pool->generation, seen);
         seen++;
         if (atomic_load(&pool->closing)) return NULL;
         pool->region(worker, pool->context);
         barrier(worker);
-    }
-}
-
-static void announce(pool_t *pool) {
-    atomic_fetch_add(&pool->generation, 1);
-    if (atomic_load(&pool->sleeping)) {
-        pthread_mutex_lock(&pool->mutex);
-        pthread_cond_broadcast(&pool->wake);
-        pthread_mutex_unlock(&pool->mutex);
     }
 }
 
@@ -148,7 +147,7 @@ pool_t *octavo_pool_create(int32_t num_threads) {
 void octavo_pool_destroy(pool_t *pool) {
     if (pool->owner == getpid()) {
         atomic_store(&pool->closing, 1);
-        announce(pool);
+        change(pool, &pool->generation);
         for (int i = 1; i < pool->count; i++) pthread_join(pool->threads[i - 1], NULL);
     }
     for (int i = 0; i < pool->count; i++) free(pool->workers[i].scratch);
@@ -172,7 +171,7 @@ void pool_run(pool_t *pool, const step_t *step, region_t region, const void *con
     pool->region = region;
     pool->context = context;
     for (int i = 0; i < pool->count; i++) pool->workers[i].step = step;
-    if (pool->count > 1) announce(pool);
+    if (pool->count > 1) change(pool, &pool->generation);
     region(&pool->workers[0], context);
     barrier(&pool->workers[0]);
     pthread_mutex_unlock(&pool->callers);
