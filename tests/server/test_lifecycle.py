@@ -22,18 +22,7 @@ def _assert_gone(processes: list[psutil.Process]) -> None:
 
 
 def test_a_server_starts_serves_finishes_what_runs_and_ends(tmp_path: Path) -> None:
-    flags = (
-        "--served-model-name",
-        "sea",
-        "--served-model-name",
-        "ocean",
-        "--api-key",
-        "secret",
-        "--log-format",
-        "json",
-        "--cors-origins",
-        "*",
-    )
+    flags = ["--served-model-name=sea", "--served-model-name=ocean", "--api-key=secret", "--log-format=json", "--cors-origins=*"]
     with running_server(tmp_path, *flags) as server:
         assert httpx.get(f"{server.url}/health").status_code == 200, "health answers while the model is being loaded"
         key = {"authorization": "Bearer secret"}
