@@ -54,11 +54,14 @@ def plan_num_blocks(config: EngineConfig, block_bytes: int, max_model_len: int, 
         num_blocks = _memory_for_kv(config, device) // block_bytes
     num_tokens = num_blocks * config.block_size
     if num_tokens < max_model_len:
-        needed = -(-max_model_len // config.block_size) * block_bytes
+        needed_blocks = -(-max_model_len // config.block_size)
+        needed = _size(needed_blocks * block_bytes)
+        remedy = f"--kv-cache-memory to at least {needed}"
+        if config.num_gpu_blocks_override is not None:
+            remedy = f"--num-gpu-blocks-override to at least {needed_blocks}"
         raise ConfigError(
-            f"the KV cache of {_mib(num_blocks * block_bytes)} holds {num_tokens} tokens, but one sequence of max_model_len "
-            f"{max_model_len} needs {_mib(needed)}: raise --kv-cache-memory to at least {_mib(needed)}"
-            + (f" or lower --max-model-len to {num_tokens}" if num_tokens else "")
+            f"the KV cache of {_size(num_blocks * block_bytes)} holds {num_tokens} tokens, but one sequence of max_model_len "
+            f"{max_model_len} needs {needed}: raise {remedy}" + (f" or lower --max-model-len to {num_tokens}" if num_tokens else "")
         )
     return num_blocks
 
@@ -80,5 +83,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     return torch.from_numpy(pages).view(dtype).view(shape)
 
 
-def _mib(num_bytes: int) -> str:
-    return f"{-(-num_bytes // (1 << 20))}M"
+def _size(num_bytes: int) -> str:
+    """As the command line takes it, rounded up so that what is asked for suffices."""
+    unit, name = (1 << 20, "M") if num_bytes >= 16 << 20 else (1 << 10, "K")
+    return f"{-(-num_bytes // unit)}{name}"

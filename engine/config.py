@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -53,6 +53,9 @@ class EngineConfig:
     seed: int = _setting(0, "seeds dummy weights, and the draws of requests that bring no seed of their own when not 0")
 
     def __post_init__(self) -> None:
+        for name, kind in get_type_hints(EngineConfig).items():
+            if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
+                raise ConfigError(f"{name} must be one of {', '.join(get_args(kind))}, but is {getattr(self, name)!r}")
         _at_least("max_num_seqs", self.max_num_seqs, 1)
         _at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
         _at_least("max_model_len", self.max_model_len, 1)
