@@ -18,7 +18,9 @@ from engine.tokenizer import Tokenizer
 class OutputProcessor:
     """One request's sequences, as they grow. Feed it each SequenceOutput; it returns what is new."""
 
-    def __init__(self, request_id: str, prompt_token_ids: list[int], params: SamplingParams, sequences: list[EngineRequest], tokenizer: Tokenizer):
+    def __init__(
+        self, request_id: str, prompt_token_ids: list[int], params: SamplingParams, sequences: list[EngineRequest], tokenizer: Tokenizer
+    ):
         self.request_id = request_id
         self.prompt_token_ids = prompt_token_ids
         self._params = params
@@ -37,7 +39,13 @@ class OutputProcessor:
 
     def resumed(self, sequence_id: str) -> EngineRequest:
         """What makes a new engine go on with the sequence from the tokens that it has."""
-        return self._by_id[sequence_id].resumed()
+        request = self._by_id[sequence_id].resumed()
+        if request.sample_index == 0 and self._prompt_logprobs is not None:
+            if self._prompt_logprobs_given:
+                request = msgspec.structs.replace(request, params=msgspec.structs.replace(request.params, prompt_logprobs=None))
+            else:
+                self._prompt_logprobs = [None]  # a new engine begins with the first again
+        return request
 
     def process(self, output: SequenceOutput) -> tuple[RequestOutput | None, bool]:
         """What is new, if anything, and whether a stop string ended the sequence, so that the engine must be told."""

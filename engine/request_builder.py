@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence as SequenceOf
 
+import msgspec
+
 from engine.errors import InvalidRequestError
 from engine.messages import EngineRequest
 from engine.sampling_params import SamplingParams
@@ -37,7 +39,8 @@ class RequestBuilder:
             EngineRequest(
                 request_id=request_id if params.n == 1 else f"{request_id}#{index}",
                 prompt_token_ids=prompt,
-                params=params,
+                # They are the same for all samples, and a request that asks for them can share no cached prefix.
+                params=params if index == 0 or params.prompt_logprobs is None else msgspec.structs.replace(params, prompt_logprobs=None),
                 seed=seed,
                 sample_index=index,
                 max_tokens=max_tokens,
@@ -55,8 +58,8 @@ class RequestBuilder:
         room = self._max_model_len - len(prompt)
         if room < 1:
             raise InvalidRequestError(
-                f"This model's maximum context length is {self._max_model_len} tokens. However, your prompt has {len(prompt)} tokens, which "
-                "leaves no room for the output. Please reduce the length of the prompt.",
+                f"This model's maximum context length is {self._max_model_len} tokens. However, your prompt has {len(prompt)} tokens, "
+                "which leaves no room for the output. Please reduce the length of the prompt.",
                 param="prompt",
                 code="context_length_exceeded",
             )
