@@ -280,3 +280,18 @@ def test_logits_of_half_precision_are_drawn_from_as_any() -> None:
     sampler = sampler_of((SamplingParams(temperature=0.5, top_p=0.9), 0, 0))
     result = sample(sampler, torch.tensor([[0.0, 8.0, 1.0]], dtype=torch.bfloat16), [0], [0])
     assert result.token_ids.tolist() == [1]
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_row_of_a_real_vocabulary_has_the_same_bits_alone_and_in_a_batch_on_any_number_of_threads(num_threads: int) -> None:
+    logits = torch.randn(8, 49_153, generator=torch.Generator().manual_seed(3)) * 3
+    sampler = sampler_of(*((PARAMS[i], 100 + i, 0) for i in range(8)))
+    together = sample(sampler, logits, list(range(8)), list(range(8)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        for row in range(8):
+            alone = sample(sampler, logits[row : row + 1], [row], [row])
+            assert (together.token_ids[row], together.logprobs[row]) == (alone.token_ids[0], alone.logprobs[0])
+    finally:
+        torch.set_num_threads(before)
