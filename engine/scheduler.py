@@ -88,11 +88,10 @@ class Scheduler:
             if sequence.status is SequenceStatus.RUNNING and not sequence.reached_max_tokens and self._grow_or_preempt(sequence, step):
                 self._schedule_chunk(sequence, 1, step)
                 budget -= 1
+        # One at most: a prompt that is cut takes all the budget, and none is admitted until the rest of it has left some. So no prompt
+        # computes what another is computing, but finds it in the cache when it is admitted.
         for sequence in [s for s in self.running if not s.is_decoding]:
-            if budget == 0:
-                break
-            if sequence.num_uncomputed_tokens:
-                budget -= self._prefill(sequence, budget, step)
+            budget -= self._prefill(sequence, budget, step)
         while budget and self._free_slots and (candidate := self._next_waiting()) is not None:
             if not self._admit(candidate, step):
                 break
@@ -138,9 +137,7 @@ class Scheduler:
         return True
 
     def _prefill(self, sequence: Sequence, budget: int, step: _StepBuilder) -> int:
-        """Schedule the next chunk of a prompt, cached blocks skipped. Returns its length."""
-        changed = self.block_manager.adopt_cached(sequence)
-        step.update_blocks(sequence, changed)
+        """Schedule the next chunk of a prompt. Returns its length."""
         num_tokens = min(sequence.num_uncomputed_tokens, budget)
         self._schedule_chunk(sequence, num_tokens, step)
         return num_tokens

@@ -176,6 +176,8 @@ class Simulation:
         lens, size = step.input.query_lens, self.setting.block_size
         assert sum(lens) <= self.setting.token_budget
         assert len(lens) <= self.setting.max_num_seqs
+        # So what one prompt computes is never being computed for another too: that finds it in the cache when it is admitted.
+        assert sum(not sequence.is_decoding for sequence in self.scheduler.running) <= 1, "two prompts are half computed"
         holders: dict[int, list[Sequence]] = {}
         for sequence in self.scheduler.running:
             for block_id in sequence.block_table:

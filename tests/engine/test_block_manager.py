@@ -187,7 +187,6 @@ def test_requests_that_need_every_position_find_nothing_but_leave_their_blocks_t
     needing = new_sequence(prompt, prompt_logprobs=1)
     assert manager.admit(needing)
     assert needing.num_computed_tokens == 0
-    assert manager.adopt_cached(needing) == []
     compute(manager, needing)
     manager.check([needing])
     manager.release(needing)
@@ -265,20 +264,14 @@ def test_a_shared_beginning_stays_while_any_of_its_continuations_is_held() -> No
 # -- sharing among running sequences
 
 
-def test_prompts_that_run_side_by_side_share_a_block_as_soon_as_one_has_scheduled_it() -> None:
+def test_a_prompt_shares_the_blocks_that_another_one_fills_in_the_same_step() -> None:
     manager = new_manager()
     first, second = new_sequence(list(range(13))), new_sequence(list(range(13)))
     assert manager.admit(first)
-    assert manager.admit(second)  # both came before anything was computed, so each has blocks of its own
-    assert not set(first.block_table) & set(second.block_table)
-    compute(manager, first, 9, step_done=False)
-    assert manager.adopt_cached(second) == [0, 1]
-    assert second.num_computed_tokens == 8
-    assert second.block_table[:2] == first.block_table[:2]
-    manager.check([first, second])
-    compute(manager, first, 4, step_done=False)
-    assert manager.adopt_cached(second) == [2]
-    assert second.num_computed_tokens == 12  # its last token is left to it
+    compute(manager, first, step_done=False)
+    assert manager.admit(second)
+    assert second.num_computed_tokens == 12
+    assert second.block_table[:3] == first.block_table[:3]
     manager.check([first, second])
 
 
@@ -329,7 +322,9 @@ def test_a_prompt_that_was_half_computed_at_a_reset_does_not_continue_another_on
     other = new_sequence(list(range(13)))
     assert manager.admit(other)
     compute(manager, other)
-    assert manager.adopt_cached(half) == []
+    own = list(half.block_table)
+    assert compute(manager, half, 9) == []
+    assert half.block_table == own
     manager.release(other)
     manager.check([half])
 
