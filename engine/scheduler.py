@@ -236,19 +236,28 @@ class Scheduler:
             sequence.finish_reason = "length"
 
     def _finish(self, sequence: Sequence, reason: FinishReason, stop_reason: int | None) -> None:
-        if sequence.status is SequenceStatus.RUNNING:
+        waits = sequence.status is SequenceStatus.WAITING
+        if not waits:
             self._leave_running(sequence)
-        else:
-            self._num_stale += 1
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason, sequence.stop_reason = reason, stop_reason
         del self.sequences[sequence.request_id]
+        if waits:
+            self._num_stale += 1
+            self._drop_stale_entries()
 
     # -- queues ------------------------------------------------------------------------------------------------------------------------
 
     def _queue(self, sequence: Sequence) -> None:
         self._num_queued += 1
         heapq.heappush(self._waiting, (sequence.order, self._num_queued, sequence))
+
+    def _drop_stale_entries(self) -> None:
+        """Once most of the queue is stale: clients that come and go behind a head that cannot start yet must not pile up."""
+        if 2 * self._num_stale > len(self._waiting):
+            self._waiting = [entry for entry in self._waiting if entry[2].status is not SequenceStatus.FINISHED]
+            heapq.heapify(self._waiting)
+            self._num_stale = 0
 
     def _next_waiting(self) -> Sequence | None:
         """The waiting sequence that goes first, if it may start."""

@@ -144,6 +144,18 @@ def test_a_small_request_does_not_overtake_a_large_one_that_does_not_fit_yet() -
     assert bench.step() == {"large": 60, "small": 2}
 
 
+def test_admission_leaves_blocks_for_the_running_ones_to_grow_into() -> None:
+    bench = Bench(num_blocks=20, token_budget=100, max_model_len=80)
+    bench.add("a", 8)
+    bench.add("b", 8)
+    assert bench.step() == {"a": 8, "b": 8}
+    bench.add("c", 61)  # with the 16 blocks that it needs, none would be left
+    assert bench.step() == {"a": 1, "b": 1}
+    bench.scheduler.abort("c")
+    bench.add("d", 45)
+    assert bench.step() == {"a": 1, "b": 1, "d": 45}
+
+
 def test_nothing_is_scheduled_when_there_is_nothing_to_do() -> None:
     assert Bench().scheduler.schedule() is None
 
@@ -323,6 +335,21 @@ def test_a_waiting_a_preempted_and_an_unknown_sequence_can_be_aborted() -> None:
     assert bench.scheduler.num_waiting == 0
     while bench.scheduler.has_unfinished:
         assert set(bench.step()) <= {"a", "b"}
+
+
+def test_clients_that_come_and_go_leave_nothing_in_the_queue() -> None:
+    bench = Bench(max_num_seqs=1)
+    bench.add("running", 3)
+    bench.step()
+    bench.add("first", 3)
+    for i in range(200):
+        bench.add(f"{i}", 3)
+        bench.scheduler.abort(f"{i}")
+        bench.scheduler.check()
+    assert bench.scheduler.num_waiting == 1
+    assert len(bench.scheduler._waiting) <= 2
+    bench.scheduler.abort("running")
+    assert bench.step() == {"first": 3}
 
 
 @pytest.mark.parametrize("resumed", [False, True])

@@ -19,7 +19,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 @pytest.mark.parametrize("seed", range(10))
 def test_random_traffic_gets_the_tokens_that_each_request_gets_alone_and_leaves_no_block_behind(seed: int) -> None:
-    for round_ in range(12):
+    for round_ in range(25):
         run(1000 * seed + round_, num_turns=80)
 
 
@@ -88,7 +88,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
 
 TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
 TestAnyOrderOfEvents.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 
