@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-import time
 from collections.abc import Sequence as SequenceOf
 from typing import Any
 
@@ -23,7 +23,9 @@ from engine.stats import EngineStats
 
 logger = logging.getLogger("octavo.engine")
 
-MAX_DEATHS_WITHOUT_PROGRESS = 3  # a request under way in so many deaths of the engine, without a token between them, is taken for their cause
+MAX_DEATHS_WITHOUT_PROGRESS = (
+    3  # a request under way in so many deaths of the engine, without a token between them, is taken for their cause
+)
 MAX_FAILED_STARTS = 3
 
 
@@ -59,6 +61,7 @@ class AsyncLLMEngine:
         self._ready = asyncio.Event()
         self._failure: OctavoError | None = None
         self._closing = False
+        self._stream_ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -127,9 +130,8 @@ class AsyncLLMEngine:
     async def shutdown(self, grace_period: float = 0.0) -> None:
         """Take no new requests, let running ones finish for up to `grace_period` seconds, end the engine process."""
         self._closing = True
-        deadline = time.monotonic() + grace_period
-        while self._streams and self._failure is None and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._all_done(), grace_period)
         self._fail_all(EngineDeadError("the server is shutting down"))
         if self._task is not None:
             self._task.cancel()
@@ -229,6 +231,7 @@ class AsyncLLMEngine:
             self._process.send(AbortRequests([output.request_id]))
         if stopped or output.finish_reason is not None:
             del self._streams[output.request_id]
+            self._stream_ended.set()
         if new is not None:
             stream.put(new)
 
@@ -237,14 +240,20 @@ class AsyncLLMEngine:
         if ids and self._ready.is_set():
             self._process.send(AbortRequests(ids))
 
+    async def _all_done(self) -> None:
+        while self._streams and self._failure is None:
+            self._stream_ended.clear()
+            await self._stream_ended.wait()
+
     def _forget(self, stream: RequestStream) -> list[str]:
-        ids = [sequence_id for sequence_id in stream.processor.unfinished_ids if self._streams.pop(sequence_id, None) is not None]
-        return ids
+        self._stream_ended.set()
+        return [sequence_id for sequence_id in stream.processor.unfinished_ids if self._streams.pop(sequence_id, None) is not None]
 
     def _fail_all(self, error: OctavoError) -> None:
         for stream in set(self._streams.values()):
             stream.fail(error)
         self._streams.clear()
+        self._stream_ended.set()
 
     def _finish_call(self, call_id: int, value: Any, error: str | None) -> None:
         future = self._calls.pop(call_id, None)

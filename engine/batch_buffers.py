@@ -76,7 +76,8 @@ class BatchBuffers:
         self._host = {name: torch.zeros(shape, dtype=dtype, pin_memory=pinned) for name, (shape, dtype) in shapes.items()}
         self._arrays = {name: tensor.numpy() for name, tensor in self._host.items()}
         self._device = self._host if device.type == "cpu" else {name: t.to(device) for name, t in self._host.items()}
-        self.capacity = self._batch(max_tokens, max_seqs, max_seqs, max_blocks, max_query_len=max_tokens, max_seq_len=max_blocks * block_size)
+        # A view of everything, for recording: the longest query is all tokens, the longest sequence all blocks.
+        self.capacity = self._batch(max_tokens, max_seqs, max_seqs, max_tokens, max_blocks * block_size)
 
     def fill(self, tables: SlotTables, step: StepArrays, prompt_rows: NDArray[np.int64] | None = None) -> Batch:
         """The batch of one step. Logits are wanted of each sampling sequence's last token, then of `prompt_rows` (rows of the batch)."""
@@ -104,9 +105,9 @@ class BatchBuffers:
         if prompt_rows is not None:
             arrays["logits_indices"][num_logits : num_logits + len(prompt_rows)] = prompt_rows
             num_logits += len(prompt_rows)
-        return self._batch(num_tokens, num_seqs, num_logits, num_blocks, int(step.query_lens.max()), max_seq_len)
+        return self._batch(num_tokens, num_seqs, num_logits, int(step.query_lens.max()), max_seq_len)
 
-    def _batch(self, num_tokens: int, num_seqs: int, num_logits: int, num_blocks: int, max_query_len: int, max_seq_len: int) -> Batch:
+    def _batch(self, num_tokens: int, num_seqs: int, num_logits: int, max_query_len: int, max_seq_len: int) -> Batch:
         device = self._device
         parts = {
             "token_ids": slice(num_tokens),

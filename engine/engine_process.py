@@ -17,7 +17,18 @@ import zmq
 
 from engine.config import EngineConfig
 from engine.errors import OctavoError
-from engine.messages import AbortRequests, AddRequest, Call, CallResult, EngineFailed, EngineReady, FromEngine, Shutdown, StepOutputs, ToEngine
+from engine.messages import (
+    AbortRequests,
+    AddRequest,
+    Call,
+    CallResult,
+    EngineFailed,
+    EngineReady,
+    FromEngine,
+    Shutdown,
+    StepOutputs,
+    ToEngine,
+)
 
 logger = logging.getLogger("octavo.engine")
 

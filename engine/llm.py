@@ -7,6 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import InvalidRequestError
@@ -20,6 +21,7 @@ from engine.request_builder import RequestBuilder
 from engine.sampling_params import SamplingParams
 
 Prompt = str | SequenceOf[int]
+ChatMessage = dict[str, Any]
 
 
 class LLM:
@@ -38,7 +40,8 @@ class LLM:
         model_config = source.config()
         self.config = config
         self.tokenizer = source.tokenizer()
-        self._chat_template_source = source.chat_template()
+        template = source.chat_template()
+        self._chat_template = None if template is None else ChatTemplate(template, self.tokenizer.bos_token, self.tokenizer.eos_token)
         self._builder = RequestBuilder(resolve_max_model_len(config, model_config), model_config.vocab_size, config.seed)
         self.engine = EngineCore(config, model_config, InProcessExecutor(config, source))
 
@@ -55,8 +58,7 @@ class LLM:
         if len(all_params) != len(batch):
             raise InvalidRequestError(f"there are {len(batch)} prompts but {len(all_params)} sampling parameters", param="params")
         processors = [
-            self._prepare(str(i), prompt, prompt_params)
-            for i, (prompt, prompt_params) in enumerate(zip(batch, all_params, strict=True))
+            self._prepare(str(i), prompt, prompt_params) for i, (prompt, prompt_params) in enumerate(zip(batch, all_params, strict=True))
         ]
         outputs = self._run(processors, use_tqdm)
         for output, prompt in zip(outputs, batch, strict=True):
@@ -65,14 +67,19 @@ class LLM:
 
     def chat(
         self,
-        conversations: SequenceOf[ChatMessage] | SequenceOf[SequenceOf[ChatMessage]],
+        conversations: list[ChatMessage] | list[list[ChatMessage]],
         params: SamplingParams | SequenceOf[SamplingParams] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """The same for conversations: each is a list of {"role", "content"}, rendered by the model's chat template."""
         batch = [conversations] if conversations and isinstance(conversations[0], dict) else conversations
-        prompts = [self._template.encode(list(conversation)) for conversation in batch]  # type: ignore[arg-type]
-        return self.generate(prompts, params, use_tqdm)
+        return self.generate([self._render(conversation) for conversation in batch], params, use_tqdm)  # type: ignore[arg-type]
+
+    def _render(self, messages: list[ChatMessage]) -> list[int]:
+        if self._chat_template is None:
+            raise InvalidRequestError("the model has no chat template: use generate with a prompt", param="messages")
+        text = self._chat_template.render(messages, add_generation_prompt=True, continue_final_message=False, variables={})
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _prepare(self, request_id: str, prompt: Prompt, params: SamplingParams) -> OutputProcessor:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -116,5 +123,3 @@ def _as_batch(prompts: Prompt | SequenceOf[Prompt]) -> list[Prompt]:
     if prompts and isinstance(prompts[0], int):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
-
-

@@ -12,10 +12,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from engine.chat_template import ChatTemplate, read_template
 from engine.errors import InvalidRequestError, OctavoError
 from octavo import __version__
 from server.chat.messages import template_messages
-from server.chat.template import ChatTemplate, read_template
 from server.config import ServerConfig
 from server.errors import ApiError
 from server.logs import logger
@@ -69,7 +69,7 @@ class Service:
     def phase(self) -> Phase:
         if self._draining:
             return Phase.DRAINING
-        if self._failed:
+        if self._failed or self.engine.failure is not None:
             return Phase.FAILED
         return Phase.READY if self.engine.is_ready else Phase.STARTING
 
@@ -99,9 +99,9 @@ class Service:
         if phase is Phase.READY:
             return
         reason = {
-            Phase.STARTING: "the model is still being loaded: try again in a moment",
+            Phase.STARTING: "the model is being loaded: try again in a moment",
             Phase.DRAINING: "the server is shutting down",
-            Phase.FAILED: "the engine could not start; the server's log says why",
+            Phase.FAILED: "the engine stopped and could not be brought back; the server's log says why",
         }[phase]
         raise ApiError(503, reason, code=f"server_{phase.value}", headers={"retry-after": "1"})
 

@@ -18,6 +18,7 @@ from engine.models import build_model
 from engine.step import StepInput, StepOutput
 from kernels.ops import Ops, load_ops
 
+
 class InProcessExecutor:
     """Loads the model and runs each step as it is given; `config.device` is resolved.
 
@@ -27,8 +28,6 @@ class InProcessExecutor:
     def __init__(self, config: EngineConfig, source: ModelSource) -> None:
         model_config = source.config()
         device = torch.device(config.device)
-        if device.type == "cpu" and config.num_threads is not None:
-            torch.set_num_threads(config.num_threads)
         ops = _load_ops(config, device, _pick_dtype(config, device, model_config.dtype))
         max_model_len = resolve_max_model_len(config, model_config)
         model = build_model(model_config, max_model_len, device)
@@ -79,6 +78,13 @@ def _pick_dtype(config: EngineConfig, device: torch.device, checkpoint_dtype: st
 
 def _load_ops(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Ops:
     try:
-        return load_ops(config.kernels, device, dtype, config.num_threads)
+        ops = load_ops(config.kernels, device, dtype, config.num_threads)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if ops.name == "cpu":
+        # These kernels have threads of their own. A second pool beside them, PyTorch's, wins nothing for the sampler's small operations
+        # on an idle machine, and makes them many times slower on a busy one.
+        torch.set_num_threads(1)
+    elif device.type == "cpu" and config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    return ops

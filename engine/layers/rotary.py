@@ -126,4 +126,3 @@ SCALINGS: dict[str, Callable[[RopeConfig, int, int], Frequencies]] = {
     "longrope": _longrope,
     "llama3": _llama3,
 }
-

@@ -1,0 +1,211 @@
+"""The asyncio face and the engine's process: streams, aborts, deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.async_engine import AsyncLLMEngine, RequestStream
+from engine.config import EngineConfig
+from engine.errors import ConfigError, EngineDeadError, InvalidRequestError, ModelLoadError
+from engine.sampling_params import SamplingParams
+
+SETTINGS: dict[str, Any] = {"max_model_len": 512, "num_gpu_blocks_override": 256, "max_num_seqs": 32}
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[AsyncLLMEngine]:
+    engine = AsyncLLMEngine(EngineConfig(**SETTINGS))
+    await engine.start()
+    yield engine
+    await engine.shutdown()
+
+
+def submit(engine: AsyncLLMEngine, name: str, prompt: str = "Once upon a time", **params: Any) -> RequestStream:
+    settings = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True, **params}
+    return engine.generate(engine.tokenizer.encode(prompt), SamplingParams(**settings), name)
+
+
+async def read(stream: RequestStream) -> tuple[str, list[int]]:
+    text, token_ids = "", []
+    async for output in stream:
+        text += output.outputs[0].text
+        token_ids += output.outputs[0].token_ids
+    return text, token_ids
+
+
+async def settled(engine: AsyncLLMEngine) -> None:
+    """Returns when the engine has heard of everything sent so far."""
+    await engine.check()
+    await engine.check()
+
+
+async def test_tokens_stream_one_by_one_and_add_up(engine: AsyncLLMEngine) -> None:
+    num_outputs, text = 0, ""
+    async for output in submit(engine, "a"):
+        num_outputs += 1
+        text += output.outputs[0].text
+    assert num_outputs > 20
+    assert engine.tokenizer.decode((await read(submit(engine, "b")))[1]) == text
+
+
+async def test_requests_that_arrive_while_others_decode_join_the_batch(engine: AsyncLLMEngine) -> None:
+    alone = engine.stats.steps_total
+    await read(submit(engine, "alone"))
+    steps_alone = engine.stats.steps_total - alone
+    finished: list[str] = []
+
+    async def run(name: str) -> None:
+        stream = submit(engine, name)
+        async for _ in stream:
+            if name == "late" and "first token of late" not in finished:
+                finished.append("first token of late")
+        finished.append(name)
+
+    before = engine.stats.steps_total
+    early = [asyncio.create_task(run(f"early {i}")) for i in range(7)]
+    while engine.stats.num_running < 7:
+        await asyncio.sleep(0.001)
+    await run("late")
+    await asyncio.gather(*early)
+    assert finished[0] == "first token of late"
+    assert engine.stats.steps_total - before < 8 * steps_alone / 2
+
+
+async def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(engine: AsyncLLMEngine) -> None:
+    rng = random.Random(1)
+    memory = psutil.Process(engine._process.pid)
+
+    async def leave_early(name: str) -> None:
+        await asyncio.sleep(rng.random() * 0.5)
+        stream = submit(engine, name, prompt=f"{name}: tell me a story about numbers. " * rng.randint(1, 8), max_tokens=200)
+        num_wanted = rng.randint(0, 6)
+        if num_wanted:
+            async for _ in stream:
+                num_wanted -= 1
+                if not num_wanted:
+                    break
+        stream.abort()
+
+    async def crowd(kind: str) -> None:
+        await asyncio.gather(*(leave_early(f"{kind} {i}") for i in range(100)))
+        await settled(engine)
+
+    await crowd("first")
+    resident = memory.memory_info().rss
+    await crowd("second")
+    assert engine.num_unfinished == 0
+    assert engine.stats.num_running == engine.stats.num_waiting == engine.stats.blocks_referenced == 0
+    assert engine.stats.blocks_free + engine.stats.blocks_cached == engine.stats.blocks_total
+    assert memory.memory_info().rss < resident * 1.05
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 0.9, "seed": 3}], ids=["greedy", "seeded"])
+async def test_streams_go_on_without_a_gap_or_a_repeat_when_the_engine_is_killed(engine: AsyncLLMEngine, params: dict[str, Any]) -> None:
+    prompts = [f"{i} little ducks went out one day" for i in range(4)]
+    expected = [await read(submit(engine, f"undisturbed {i}", prompt, **params)) for i, prompt in enumerate(prompts)]
+
+    async def read_and_kill(i: int) -> tuple[str, list[int]]:
+        text, token_ids = "", []
+        async for output in submit(engine, f"disturbed {i}", prompts[i], **params):
+            text += output.outputs[0].text
+            token_ids += output.outputs[0].token_ids
+            if i == 0 and len(token_ids) in (7, 20):
+                os.kill(engine._process.pid, signal.SIGKILL)
+        return text, token_ids
+
+    assert await asyncio.gather(*(read_and_kill(i) for i in range(4))) == expected
+    assert engine.num_restarts == 2
+    await settled(engine)
+
+
+async def test_a_request_that_was_under_way_in_three_deaths_without_a_token_is_given_up(engine: AsyncLLMEngine) -> None:
+    expected = await read(submit(engine, "undisturbed"))
+    poison = submit(engine, "poison", "word " * 400)
+    for death in range(1, 4):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(engine._process.pid, signal.SIGKILL)
+        while engine.num_restarts < death or not engine.is_ready:
+            await asyncio.sleep(0.005)
+    with pytest.raises(EngineDeadError, match="each time it worked on this request"):
+        await read(poison)
+    assert await read(submit(engine, "after")) == expected
+
+
+async def test_a_slow_reader_gets_everything_merged(engine: AsyncLLMEngine) -> None:
+    expected = await read(submit(engine, "quick"))
+    slow = submit(engine, "slow", logprobs=0)
+    while engine.num_unfinished:
+        await asyncio.sleep(0.01)
+    outputs = [output async for output in slow]
+    assert len(outputs) == 1
+    assert (outputs[0].outputs[0].text, outputs[0].outputs[0].token_ids) == expected
+    assert len(outputs[0].outputs[0].logprobs or []) == 40
+
+
+async def test_bad_requests_are_refused_before_the_engine_hears_of_them(engine: AsyncLLMEngine) -> None:
+    with pytest.raises(InvalidRequestError, match="512 tokens") as caught:
+        submit(engine, "long", "word " * 600)
+    assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(InvalidRequestError, match="vocabulary"):
+        engine.generate([10**6], SamplingParams(), "unknown token")
+    assert engine.num_unfinished == 0
+
+
+async def test_processes_are_named_and_the_api_side_never_imports_pytorch() -> None:
+    script = (
+        "import asyncio, sys, psutil\n"
+        "from octavo import AsyncLLMEngine, EngineConfig\n"
+        "async def main():\n"
+        "    engine = AsyncLLMEngine(EngineConfig(max_model_len=128, num_gpu_blocks_override=8))\n"
+        "    await engine.start()\n"
+        "    print(psutil.Process(engine._process.pid).cmdline()[0].strip(), 'torch' in sys.modules)\n"
+        "    await engine.shutdown()\n"
+        "asyncio.run(main())\n"
+    )
+    result = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert result.stdout.strip() == "octavo: engine False"
+
+
+async def test_the_engine_leaves_when_its_parent_is_killed() -> None:
+    script = (
+        "import asyncio\n"
+        "from octavo import AsyncLLMEngine, EngineConfig\n"
+        "async def main():\n"
+        "    engine = AsyncLLMEngine(EngineConfig(max_model_len=128, num_gpu_blocks_override=8))\n"
+        "    await engine.start()\n"
+        "    print(engine._process.pid, flush=True)\n"
+        "    await asyncio.sleep(100)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = psutil.Process(int(await asyncio.to_thread(parent.stdout.readline)))
+    parent.kill()
+    parent.wait()
+    await asyncio.to_thread(child.wait, 10)
+    assert not child.is_running()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"num_gpu_blocks_override": 2, "max_model_len": 512}, ConfigError, "holds 32 tokens"),
+        ({"max_model_len": 99999}, ConfigError, "context length of 8192"),
+        ({"model": "/no/such/model.gguf"}, ModelLoadError, "/no/such/model.gguf"),
+        ({"device": "cuda"}, ConfigError, "no CUDA device"),
+    ],
+)
+async def test_settings_that_cannot_work_end_in_one_clear_error(settings: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        await AsyncLLMEngine(EngineConfig(**settings)).start()

@@ -1,0 +1,152 @@
+"""Chat templates: what messages become, and what a template that fails says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine import chat_template as module
+from engine.chat_template import ChatTemplate, read_template
+from engine.errors import ConfigError, InvalidRequestError
+from engine.loader.source import resolve_model
+from server.chat.messages import template_messages
+from server.errors import ApiError
+from server.protocol.chat import Message
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def _plain(*messages: dict[str, Any], knows_developer: bool = False) -> list[dict[str, Any]]:
+    return template_messages([Message.model_validate(message) for message in messages], knows_developer)
+
+
+def _render(source: str, *messages: dict[str, Any], opens: bool = True, continues: bool = False, **variables: Any) -> str:
+    return ChatTemplate(source, "<s>", "</s>").render(_plain(*messages), opens, continues, variables)
+
+
+def test_messages_are_rendered_as_the_template_says() -> None:
+    text = _render(CHATML, {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"})
+    assert text == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_the_default_model_renders_as_transformers_renders_it() -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    source = resolve_model(None)
+    template = source.chat_template()
+    assert template is not None
+    tokens = source.tokenizer()
+    messages = [{"role": "user", "content": "Hi <b>&"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "Go on"}]
+    ours = ChatTemplate(template, tokens.bos_token, tokens.eos_token).render(messages, True, False, {})
+    theirs, _ = render_jinja_template(
+        [messages], chat_template=template, add_generation_prompt=True, bos_token=tokens.bos_token, eos_token=tokens.eos_token
+    )
+    assert [ours] == list(theirs)
+
+
+def test_what_transformers_gives_to_templates_is_there() -> None:
+    source = (
+        "{{ bos_token }}{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{% generation %}{{ m | tojson }}"
+        "{% endgeneration %}{% endfor %}{{ strftime_now('%Y') | length }}{{ enable_thinking }}"
+    )
+    text = _render(source, {"role": "system", "content": "x"}, {"role": "user", "content": "<é>"}, enable_thinking=False)
+    assert text == '<s>{"role": "user", "content": "<é>"}4False'
+
+
+def test_text_parts_are_joined_by_line_breaks() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert _plain({"role": "user", "content": parts}) == [{"role": "user", "content": "one\ntwo"}]
+
+
+def test_a_part_that_is_no_text_is_refused_by_its_place() -> None:
+    parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:"}}]
+    with pytest.raises(ApiError) as caught:
+        _plain({"role": "user", "content": parts})
+    assert (caught.value.param, caught.value.code) == ("messages.0.content.1", "unsupported_parameter")
+
+
+def test_developer_is_system_unless_the_template_knows_it() -> None:
+    assert _plain({"role": "developer", "content": "x"})[0]["role"] == "system"
+    assert _plain({"role": "developer", "content": "x"}, knows_developer=True)[0]["role"] == "developer"
+    assert ChatTemplate("{% if message.role == 'developer' %}{% endif %}").knows_developer
+
+
+def test_tool_calls_reach_the_template_with_arguments_as_objects_and_no_null_content() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    broken = {"id": "call_2", "type": "function", "function": {"name": "add", "arguments": '{"a": '}}
+    plain = _plain(
+        {"role": "assistant", "content": None, "tool_calls": [call, broken]}, {"role": "tool", "tool_call_id": "call_1", "content": "2"}
+    )
+    assert "content" not in plain[0]
+    assert [one["function"]["arguments"] for one in plain[0]["tool_calls"]] == [{"a": 1}, '{"a": ']
+    assert plain[1] == {"role": "tool", "tool_call_id": "call_1", "content": "2"}
+
+
+def test_names_and_fields_that_only_the_template_knows_reach_it() -> None:
+    text = _render("{{ messages[0].name }} {{ messages[0].reasoning_content }}", {"role": "user", "name": "Ann", "reasoning_content": "hm"})
+    assert text == "Ann hm"
+
+
+@pytest.mark.parametrize("content", ["Once upon", "Once upon ", " Once\n"])
+def test_a_final_message_is_continued_to_the_letter(content: str) -> None:
+    text = _render(CHATML, {"role": "user", "content": "Go"}, {"role": "assistant", "content": content}, opens=False, continues=True)
+    assert text == f"<|im_start|>user\nGo<|im_end|>\n<|im_start|>assistant\n{content}"
+
+
+def test_a_final_message_that_the_template_hides_cannot_be_continued() -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be continued"):
+        _render("{{ messages[0].content[:3] }}", {"role": "assistant", "content": "Once upon"}, opens=False, continues=True)
+
+
+def test_the_templates_own_words_are_passed_on() -> None:
+    with pytest.raises(InvalidRequestError, match="roles must alternate") as caught:
+        _render("{{ raise_exception('roles must alternate') }}", {"role": "user", "content": "Hi"})
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ messages[0].content + 1 }}", "{{ messages[7].content }}", "{{ 1 / 0 }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"],
+)
+def test_whatever_goes_wrong_in_a_template_is_the_requests_fault(source: str) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot render these messages"):
+        _render(source, {"role": "user", "content": "Hi"})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.__class__.__mro__ }}",
+        "{{ ''.__class__.__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ raise_exception.__globals__['json'] }}",
+        "{% set n = namespace() %}{{ n.__init__.__globals__ }}",
+        "{% for i in range(10**9) %}{% endfor %}",
+    ],
+)
+def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        _render(source, {"role": "user", "content": "Hi"})
+
+
+def test_a_rendering_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_RENDERED", 10_000)
+    with pytest.raises(InvalidRequestError, match="too long a prompt"):
+        _render("{% for i in range(99999) %}{{ messages[0].content }}{% endfor %}", {"role": "user", "content": "Hi there"})
+
+
+def test_a_template_is_given_as_text_or_as_a_file(tmp_path: Any) -> None:
+    path = tmp_path / "template.jinja"
+    path.write_text(CHATML)
+    assert read_template(CHATML) == read_template(str(path)) == CHATML
+
+
+def test_a_template_that_is_neither_a_file_nor_valid_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="neither"):
+        read_template("/nonexistent.jinja")
+    with pytest.raises(ConfigError, match="not valid"):
+        ChatTemplate("{% if %}")

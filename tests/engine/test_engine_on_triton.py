@@ -1,0 +1,33 @@
+"""The whole engine on the GPU's kernels, through Triton's interpreter, on a random model of two layers."""
+
+from __future__ import annotations
+
+import pytest
+from engine_settings import small_llm
+from small_models import new_llama, save_tokenizer
+
+from engine.sampling_params import SamplingParams
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("two-layers")
+    new_llama(initializer_range=0.2).save_pretrained(directory)
+    save_tokenizer(directory)
+    return str(directory)
+
+
+def test_chunks_prefix_hits_and_preemption_give_the_tokens_of_the_reference(model: str) -> None:
+    shared = list(range(10, 50))
+    prompts = [[*shared, 60 + i] for i in range(3)] + [list(range(100 + i, 120 + i)) for i in range(2)]
+    params = [SamplingParams(temperature=0, max_tokens=12, ignore_eos=True) for _ in prompts]
+    reference = small_llm(model=model, kernels="reference")
+    expected = [reference.generate(prompt, params[0], use_tqdm=False)[0].outputs[0].token_ids for prompt in prompts]
+
+    llm = small_llm(model=model, kernels="triton", max_model_len=64, num_gpu_blocks_override=7, max_num_batched_tokens=24, max_num_seqs=5)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in outputs] == expected
+    stats = llm.engine.stats()
+    assert stats.preemptions_total > 0
+    assert stats.prefix_cache_hits_total > 0
+    llm.engine.check()
