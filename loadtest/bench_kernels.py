@@ -171,7 +171,12 @@ def attention_only(ops: CpuOps, kv: torch.Tensor) -> Callable[[CpuOps, Batch], t
 
 def bench_attention(ops: CpuOps, repeats: int) -> None:
     print(f"{'attention':26} {'us median (best)':>18}  {'KV, GB/s':>9}")
-    cases = {"64 decodes at 100": (64, 1, 100), "1 decode at 4,096": (1, 1, 4096), "prefill 512": (1, 512, 0), "8 decodes at 1,024": (8, 1, 1024)}
+    cases = {
+        "64 decodes at 100": (64, 1, 100),
+        "1 decode at 4,096": (1, 1, 4096),
+        "prefill 512": (1, 512, 0),
+        "8 decodes at 1,024": (8, 1, 1024),
+    }
     functions, num_bytes = {}, {}
     for name, (num_seqs, query_len, context) in cases.items():
         batch = step_of(num_seqs, query_len, context)

@@ -5,16 +5,21 @@
 // thread and on many, so the result has the same bits. Queries of one kv head, of several rows in a prefill, share each tile's loads.
 // Working memory is that of one tile and one group of queries, however long the context is.
 #include "octavo.h"
-#include "half.h"
+#include "widest.h"
 
 enum {
     TILE_KEYS = 32,
     SEGMENT = 256, // keys; a multiple of TILE_KEYS
     QUERIES = 48, // about this many queries (rows times heads of one kv head) per item
-    SHARED = 3, // queries in registers at once
     WAVE = 32, // segments whose results are held at once when contexts are split over threads
     CONVERT = 8, // queries from which on it pays to convert a tile to float32 once, rather than at each load
 };
+
+#ifdef WIDE_REGISTERS
+enum { SHARED = 4 }; // queries in registers at once: 16 sums of 32 registers
+#else
+enum { SHARED = 3 }; // 12 sums of 16 registers
+#endif
 
 // A group of queries that walk over the same keys, and what they have gathered so far. All in the thread's scratch memory.
 typedef struct {
@@ -32,7 +37,7 @@ typedef struct {
     int32_t *first, *last; // [count]: the query sees keys at positions [first, last)
 } group_t;
 
-static int64_t padded_size(const kv_t *kv) { return (kv->head_size + LANES - 1) / LANES * LANES; }
+static int64_t padded_size(const kv_t *kv) { return (kv->head_size + WIDTH - 1) / WIDTH * WIDTH; }
 
 static int32_t heads_per_kv_head(const kv_t *kv) { return kv->num_heads / kv->num_kv_heads; }
 
@@ -62,16 +67,16 @@ static void make_group(worker_t *worker, const kv_t *kv, group_t *group) {
 
 // ---- Loading -----------------------------------------------------------------------------------------------------------------------
 
-// Eight elements of a row of the cache, from element i on.
-INLINE v8f load_elements(const int element, const void *row, int64_t i) {
-    if (element == KV_F32) return v_load((const float *)row + i);
-    if (element == KV_F16) return v_load_half((const uint16_t *)row + i);
-    return v_load_bfloat((const uint16_t *)row + i);
+// A vector of elements of a row of the cache, from element i on.
+INLINE vec load_elements(const int element, const void *row, int64_t i) {
+    if (element == KV_F32) return x_load((const float *)row + i);
+    if (element == KV_F16) return x_load_half((const uint16_t *)row + i);
+    return x_load_bfloat((const uint16_t *)row + i);
 }
 
 INLINE void convert_row(const int element, const void *row, float *out, int64_t n, int64_t padded) {
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) v_store(out + i, load_elements(element, row, i));
+    for (; i + WIDTH <= n; i += WIDTH) x_store(out + i, load_elements(element, row, i));
     for (; i < n; i++)
         out[i] = element == KV_F32   ? ((const float *)row)[i]
                  : element == KV_F16 ? half_to_float(((const uint16_t *)row)[i])
@@ -141,7 +146,7 @@ static void load_queries(const attention_args_t *args, int64_t token, int32_t ro
         const int32_t row = q / group->heads, head = kv_head * group->heads + q % group->heads;
         const float *x = args->qkv + (token + row) * row_size + (int64_t)head * kv->head_size;
         float *query = group->queries + q * group->padded;
-        for (int32_t i = 0; i < kv->head_size; i++) query[i] = x[i] * kv->scale;
+        v_scale(query, x, kv->scale, kv->head_size);
         for (int64_t i = kv->head_size; i < group->padded; i++) query[i] = 0.0f;
         group->last[q] = position + row + 1;
         const int32_t first = kv->sliding_window ? group->last[q] - kv->sliding_window : 0;
@@ -160,24 +165,24 @@ INLINE void score(const int shared, const int element, const group_t *group, int
     const float *queries = group->queries + q * n;
     for (int32_t key = begin / 4 * 4; key < end; key += 4) {
         const void *const *keys = group->keys + key;
-        v8f sums[SHARED][4];
+        vec sums[SHARED][4];
 #pragma GCC unroll 4
         for (int s = 0; s < shared; s++)
 #pragma GCC unroll 4
-            for (int j = 0; j < 4; j++) sums[s][j] = v_set(0.0f);
-        for (int64_t i = 0; i < n; i += LANES) {
-            v8f x[SHARED];
+            for (int j = 0; j < 4; j++) sums[s][j] = x_set(0.0f);
+        for (int64_t i = 0; i < n; i += WIDTH) {
+            vec x[SHARED];
 #pragma GCC unroll 4
-            for (int s = 0; s < shared; s++) x[s] = v_load(queries + s * n + i);
+            for (int s = 0; s < shared; s++) x[s] = x_load(queries + s * n + i);
 #pragma GCC unroll 4
             for (int j = 0; j < 4; j++) {
-                const v8f k = load_elements(element, keys[j], i);
+                const vec k = load_elements(element, keys[j], i);
 #pragma GCC unroll 4
-                for (int s = 0; s < shared; s++) sums[s][j] = v_fma(x[s], k, sums[s][j]);
+                for (int s = 0; s < shared; s++) sums[s][j] = x_fma(x[s], k, sums[s][j]);
             }
         }
 #pragma GCC unroll 4
-        for (int s = 0; s < shared; s++) v_sum4(sums[s][0], sums[s][1], sums[s][2], sums[s][3], group->scores + (q + s) * TILE_KEYS + key);
+        for (int s = 0; s < shared; s++) x_sum4(sums[s][0], sums[s][1], sums[s][2], sums[s][3], group->scores + (q + s) * TILE_KEYS + key);
     }
 }
 
@@ -209,28 +214,34 @@ static float soften(group_t *group, int32_t q, int32_t begin, int32_t end) {
 INLINE void weigh_columns(const int shared, const int element, const int vectors, const group_t *group, int32_t q, const float *scale, int64_t at,
                           int32_t begin, int32_t end) {
     const int64_t n = group->padded;
-    v8f sums[SHARED][4];
+    vec sums[SHARED][4];
 #pragma GCC unroll 4
     for (int s = 0; s < shared; s++)
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) sums[s][v] = v_load(group->sums + (q + s) * n + at + v * LANES) * scale[s];
+        for (int v = 0; v < vectors; v++) sums[s][v] = x_mul(x_load(group->sums + (q + s) * n + at + v * WIDTH), x_set(scale[s]));
     for (int32_t key = begin; key < end; key++) {
         const float *weights = group->scores + q * TILE_KEYS + key;
         const void *row = group->values[key];
-        v8f values[4];
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) values[v] = load_elements(element, row, at + v * LANES);
+        // Named one by one, because gcc keeps an array of them in memory.
+        const vec a = load_elements(element, row, at);
+        const vec b = vectors > 1 ? load_elements(element, row, at + WIDTH) : a;
+        const vec c = vectors > 1 ? load_elements(element, row, at + 2 * WIDTH) : a;
+        const vec d = vectors > 1 ? load_elements(element, row, at + 3 * WIDTH) : a;
 #pragma GCC unroll 4
         for (int s = 0; s < shared; s++) {
-            const v8f weight = v_set(weights[s * TILE_KEYS]);
-#pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) sums[s][v] = v_fma(weight, values[v], sums[s][v]);
+            const vec weight = x_set(weights[s * TILE_KEYS]);
+            sums[s][0] = x_fma(weight, a, sums[s][0]);
+            if (vectors > 1) {
+                sums[s][1] = x_fma(weight, b, sums[s][1]);
+                sums[s][2] = x_fma(weight, c, sums[s][2]);
+                sums[s][3] = x_fma(weight, d, sums[s][3]);
+            }
         }
     }
 #pragma GCC unroll 4
     for (int s = 0; s < shared; s++)
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) v_store(group->sums + (q + s) * n + at + v * LANES, sums[s][v]);
+        for (int v = 0; v < vectors; v++) x_store(group->sums + (q + s) * n + at + v * WIDTH, sums[s][v]);
 }
 
 INLINE void attend(const int shared, const int element, group_t *group, int32_t q, int32_t begin, int32_t end) {
@@ -238,14 +249,17 @@ INLINE void attend(const int shared, const int element, group_t *group, int32_t 
     score(shared, element, group, q, begin, end);
     for (int s = 0; s < shared; s++) scale[s] = soften(group, q + s, begin, end);
     int64_t at = 0;
-    for (; at + 4 * LANES <= group->padded; at += 4 * LANES) weigh_columns(shared, element, 4, group, q, scale, at, begin, end);
-    for (; at < group->padded; at += LANES) weigh_columns(shared, element, 1, group, q, scale, at, begin, end);
+    for (; at + 4 * WIDTH <= group->padded; at += 4 * WIDTH) weigh_columns(shared, element, 4, group, q, scale, at, begin, end);
+    for (; at < group->padded; at += WIDTH) weigh_columns(shared, element, 1, group, q, scale, at, begin, end);
 }
 
 INLINE void attend_some(const int element, group_t *group, int32_t shared, int32_t q, int32_t begin, int32_t end) {
     if (shared == 1) attend(1, element, group, q, begin, end);
     else if (shared == 2) attend(2, element, group, q, begin, end);
-    else attend(3, element, group, q, begin, end);
+    else if (shared == 3) attend(3, element, group, q, begin, end);
+#ifdef WIDE_REGISTERS
+    else attend(4, element, group, q, begin, end);
+#endif
 }
 
 static int32_t clamp(int32_t x, int32_t low, int32_t high) { return x < low ? low : x > high ? high : x; }
@@ -304,7 +318,7 @@ static void attend_segment(const kv_t *kv, const int32_t *block_table, int32_t k
 static void write_out(const attention_args_t *args, int64_t token, int32_t kv_head, int32_t q, int32_t heads, const float *sums, float weight) {
     const kv_t *kv = &args->kv;
     const int64_t head = (token + q / heads) * kv->num_heads + kv_head * heads + q % heads;
-    for (int32_t i = 0; i < kv->head_size; i++) args->out[head * kv->head_size + i] = sums[i] / weight;
+    v_scale(args->out + head * kv->head_size, sums, 1.0f / weight, kv->head_size);
 }
 
 // A few rows of one sequence and one kv head, over their whole context.

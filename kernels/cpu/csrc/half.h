@@ -58,6 +58,14 @@ INLINE v8f v_load_half(const uint16_t *p) {
 #endif
 }
 
+INLINE void v_store_half(uint16_t *p, v8f x) {
+#ifdef __F16C__
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
+#else
+    for (int i = 0; i < LANES; i++) p[i] = float_to_half(x[i]);
+#endif
+}
+
 INLINE v8f v_load_bfloat(const uint16_t *p) {
     v8f out;
 #ifdef __AVX2__

@@ -42,7 +42,7 @@ void run_linear_f32(worker_t *worker, const linear_args_t *args) {
         const int32_t columns = out - tile * TILE < TILE ? (int32_t)(out - tile * TILE) : TILE;
         const float *bias = weight->bias ? weight->bias + tile * TILE : NULL;
         for (int64_t r = 0, run; r < rows; r += run) {
-            run = rows_in_run(rows - r);
+            run = rows_in_run(rows - r, SHARED_ROWS);
             product_of(run, args->x + r * in, in, panel, bias, args->out + r * out + tile * TILE, out, columns);
         }
     }

@@ -20,12 +20,16 @@ static float mean_square(const float *x, int32_t n) {
 }
 
 static void add(float *residual, const float *x, int32_t n) {
-    for (int32_t i = 0; i < n; i++) residual[i] += x[i];
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(residual + i, v_load(residual + i) + v_load(x + i));
+    for (; i < n; i++) residual[i] += x[i];
 }
 
 static void norm_row(const float *x, const float *weight, float *out, int32_t n, float eps) {
     const float inverse = 1.0f / sqrtf(mean_square(x, n) + eps);
-    for (int32_t i = 0; i < n; i++) out[i] = x[i] * inverse * weight[i];
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(out + i, v_load(x + i) * inverse * v_load(weight + i));
+    for (; i < n; i++) out[i] = x[i] * inverse * weight[i];
 }
 
 void run_norm(worker_t *worker, const norm_args_t *args) {

@@ -70,6 +70,7 @@ INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, 
     __m256i sums[SHARED_ROWS][2];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
+#pragma GCC unroll 4
     for (int j = 0; j < group_size / 8; j++) {
         for (int part = 0; part < 2; part++) {
             __m256i w0 = _mm256_loadu_si256((const __m256i *)(codes + 64 * j));
@@ -94,6 +95,7 @@ INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, 
     __m256i sums[SHARED_ROWS][2];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
+#pragma GCC unroll 4
     for (int j = 0; j < group_size / 2; j++) {
         const __m256i w0 = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(codes + 32 * j)));
         const __m256i w1 = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(codes + 32 * j + 16)));
@@ -189,7 +191,7 @@ INLINE void rows_by_tile(const int form, const int group_size, const linear_args
     const float *bias = weight->bias ? weight->bias + column : NULL;
     float *out = args->out + column;
     for (int64_t r = 0, run; r < rows; r += run) {
-        run = rows_in_run(rows - r);
+        run = rows_in_run(rows - r, form == WEIGHT_Q8 ? SHARED_ROWS_Q8 : SHARED_ROWS);
         switch (run) {
         case 1: product(form, 1, group_size, weight, tile, &args->codes, r, out, bias, columns); break;
         case 2: product(form, 2, group_size, weight, tile, &args->codes, r, out, bias, columns); break;

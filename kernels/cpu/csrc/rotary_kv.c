@@ -27,7 +27,10 @@ static void write_head(const kv_t *kv, const float *head, int64_t slot, int32_t 
     if (kv->element == KV_F32) {
         memcpy((float *)base + element, head, (size_t)n * sizeof(float));
     } else if (kv->element == KV_F16) {
-        for (int64_t i = 0; i < n; i++) ((uint16_t *)base + element)[i] = float_to_half(head[i]);
+        uint16_t *out = (uint16_t *)base + element;
+        int64_t i = 0;
+        for (; i + LANES <= n; i += LANES) v_store_half(out + i, v_load(head + i));
+        for (; i < n; i++) out[i] = float_to_half(head[i]);
     } else {
         for (int64_t i = 0; i < n; i++) ((uint16_t *)base + element)[i] = float_to_bfloat(head[i]);
     }

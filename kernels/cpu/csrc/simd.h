@@ -106,6 +106,13 @@ INLINE float v_sum(v8f x) {
 }
 INLINE v8f v_abs(v8f x) { return (v8f)((v8i)x & 0x7fffffff); }
 
+// out = x * factor
+INLINE void v_scale(float *out, const float *x, float factor, int64_t n) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(out + i, v_load(x + i) * factor);
+    for (; i < n; i++) out[i] = x[i] * factor;
+}
+
 // e**x within 2 ulp (Cephes' polynomial); below -87 it stays at 1e-38 instead of reaching zero, above 88 at 1.7e38.
 INLINE v8f v_exp(v8f x) {
     x = v_max(v_set(-87.0f), v_min(v_set(88.0f), x));

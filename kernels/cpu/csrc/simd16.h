@@ -18,7 +18,8 @@ INLINE v16f w_mul(v16f a, v16f b) { return _mm512_mul_ps(a, b); }
 INLINE v16f w_fma(v16f a, v16f b, v16f c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE v16f w_float(v16i x) { return _mm512_cvtepi32_ps(x); }
 
-enum { SHARED_ROWS = 8 }; // rows of activations that share each load of a tile's weights
+// Rows of activations that share each load of a tile's weights: at most, and with weights of 8 bits.
+enum { SHARED_ROWS = 8, SHARED_ROWS_Q8 = 8 };
 
 #else
 
@@ -42,13 +43,13 @@ INLINE v16f w_fma(v16f a, v16f b, v16f c) {
 }
 INLINE v16f w_float(v16i x) { return (v16f){{v_float(x.half[0]), v_float(x.half[1])}}; }
 
-enum { SHARED_ROWS = 6 }; // 12 sums, 2 weights and 1 input fill the 16 registers
+enum { SHARED_ROWS = 6, SHARED_ROWS_Q8 = 4 }; // 12 sums, 2 weights and 1 input fill the 16 registers; widening takes more
 
 #endif
 
-// Rows are taken in runs as even as they come, none longer than SHARED_ROWS: 8 as 4 and 4, not as 6 and 2.
-INLINE int64_t rows_in_run(int64_t rows_left) {
-    const int64_t runs = (rows_left + SHARED_ROWS - 1) / SHARED_ROWS;
+// Rows are taken in runs as even as they come, none longer than `most`: 8 as 4 and 4, not as 6 and 2.
+INLINE int64_t rows_in_run(int64_t rows_left, int64_t most) {
+    const int64_t runs = (rows_left + most - 1) / most;
     return (rows_left + runs - 1) / runs;
 }
 
