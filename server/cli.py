@@ -6,9 +6,11 @@ Ctrl-C or SIGTERM cut the server short.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -64,6 +66,7 @@ def _serve(**given: Any) -> int:
             raise ConfigError("the model is named twice: as an argument and by --model")
         flags["model"] = model
     engine_config, server_config = load_configs(flags, settings_file)
+    _check_kernels()
     try:
         listener = listen.bind(server_config)
     except listen.PortTakenError as error:
@@ -76,6 +79,13 @@ def _serve(**given: Any) -> int:
         from server.serve import serve
 
         return serve(engine, server_config, listener)
+
+
+def _check_kernels() -> None:
+    """Hugging Face has a package called `kernels` too. Raises ConfigError when it stands where Octavo's should."""
+    spec = importlib.util.find_spec("kernels")
+    if spec is None or spec.origin is None or not Path(spec.origin).with_name("ops.py").exists():
+        raise ConfigError("another package called `kernels` is installed in the place of Octavo's: give Octavo an environment of its own")
 
 
 def _flag(setting: Setting) -> inspect.Parameter:

@@ -78,7 +78,7 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
 async def _start_engine(service: Service, url: str, signals: _Signals) -> None:
     """Wait until the engine serves, or the first signal. Raises what the engine's start raises."""
     names = ", ".join(service.names)
-    logger.info("listening on %s, loading %s", url, names, extra={"fields": {}})
+    logger.info("listening on %s, loading %s", url, names)
     start = asyncio.ensure_future(service.start())
     stop = asyncio.ensure_future(signals.first())
     await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)

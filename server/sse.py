@@ -45,6 +45,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         record: RequestRecord = scope[SCOPE_KEY]
+        self._last_sent = time.monotonic()
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         sender = asyncio.ensure_future(self._send_frames(send, record))
         watcher = asyncio.ensure_future(self._watch(receive, send))

@@ -136,3 +136,11 @@ def test_a_running_usage_is_in_every_chunk() -> None:
     frames = (writer.role(0, {"prompt_token_ids": [1]}), writer.text(0, "a"), writer.final(0, "stop", None))
     assert [json.loads(frame[6:])["usage"] for frame in frames] == [{"total_tokens": 3}] * 3
     assert json.loads(frames[0][6:])["prompt_token_ids"] == [1]
+
+
+async def test_a_stream_does_not_begin_with_a_comment() -> None:
+    async def frames() -> AsyncIterator[bytes]:
+        await asyncio.sleep(0.05)
+        yield event(b"1")
+
+    assert await _Client().read(frames(), keepalive=5) == b"data: 1\n\n"
