@@ -14,8 +14,6 @@ from starlette.responses import Response
 
 from engine.errors import EngineDeadError, InvalidRequestError
 
-_ENGINE_DEAD = "the engine stopped and could not be restarted; the server cannot answer until an operator restarts it"
-
 
 class ApiError(Exception):
     """An answer that is an error. `message` is read by the client's user."""
@@ -55,7 +53,7 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
     if isinstance(error, InvalidRequestError):
         return ApiError(400, str(error), param=error.param, code=error.code)
     if isinstance(error, EngineDeadError):
-        return ApiError(503, _ENGINE_DEAD, code="engine_dead")
+        return ApiError(503, str(error), code="engine_dead")
     return ApiError(500, f"internal error; the log has its cause under request id {request_id}", code="internal_error")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -33,6 +33,7 @@ class Metrics:
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self, engine_stats: Callable[[], EngineStats]) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second time series for each counter, which says when this process started
         self.registry = CollectorRegistry()
         self.registry.register(_EngineCollector(engine_stats))
         self.first_token = Histogram(

@@ -73,13 +73,16 @@ def test_ctrl_c_on_an_idle_server_ends_it_within_five_seconds(tmp_path: Path) ->
         _assert_gone(processes)
 
 
-def test_the_grace_period_and_a_second_signal_end_streams_with_an_error(tmp_path: Path) -> None:
-    with running_server(tmp_path, "--grace-period", "60") as server:
+def test_a_full_server_says_so_and_a_second_signal_ends_streams_with_an_error(tmp_path: Path) -> None:
+    with running_server(tmp_path, "--grace-period", "60", "--max-pending-requests", "1") as server:
         server.wait_until_ready()
         body: dict[str, Any] = {**LONG, "max_tokens": 1000, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=30) as response:
             lines = response.iter_lines()
             next(lines)
+            refused = httpx.post(f"{server.url}/v1/completions", json=LONG)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+            assert refused.headers["retry-after"] == "1"
             server.process.send_signal(signal.SIGTERM)
             _wait_for(lambda: "stopping" in server.log)
             server.process.send_signal(signal.SIGTERM)
