@@ -71,7 +71,7 @@ def bench_products(ops: CpuOps, repeats: int) -> None:
         functions = {}
         for rows in (1, 8, 64):
             x = torch.randn(rows, in_features)
-            functions[str(rows)] = lambda x=x: [ops.linear(x, weight) for weight in copies]
+            functions[str(rows)] = lambda x=x, copies=copies: [ops.linear(x, weight) for weight in copies]
         for rows, (median, best) in measure(functions, repeats, 0.05).items():
             macs = int(rows) * out_features * in_features * len(copies) / 1e9
             name = f"{form} {out_features} x {in_features}"

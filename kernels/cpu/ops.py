@@ -10,7 +10,7 @@ import torch
 
 from kernels.batch import AttentionShape, Batch
 from kernels.cpu import structs
-from kernels.cpu.structs import Codes, KvStruct, Op, Step
+from kernels.cpu.structs import Codes, KvStruct, Step
 from kernels.cpu.threads import ThreadPool
 from kernels.cpu.weights import PackedLinear, pack
 from kernels.weights import Weight
@@ -139,8 +139,7 @@ class CpuOps:
 
     def _emit(self, args_type: Any, step: Step, **fields: Any) -> None:
         args = args_type(**{name: native(value) for name, value in fields.items() if args_type.has(name)})
-        op = Op(kind=args_type.kind, args=ctypes.addressof(args))
-        self.pool.library.octavo_run(self.pool.address, ctypes.byref(op), 1, ctypes.byref(step))
+        self.pool.run(args, step)
 
     # Shared by several operations.
 

@@ -151,6 +151,11 @@ class CopyBlocksArgs(Args):
     ]
 
 
+class PackArgs(Args):
+    kind = 9
+    _fields_ = [("weight", POINTER(WeightStruct)), ("values", c_void_p), ("scales", c_void_p), ("mins", c_void_p), ("offset", c_int32)]
+
+
 class Op(Structure):
     """One entry of the list that `octavo_run` walks: a kind and the address of its argument struct."""
 
@@ -171,6 +176,4 @@ def load_library(path: Path) -> ctypes.CDLL:
     library.octavo_run.restype = None
     library.octavo_attention_partials_floats.argtypes = [POINTER(KvStruct), c_int32]
     library.octavo_attention_partials_floats.restype = c_int64
-    library.octavo_pack.argtypes = [c_void_p, POINTER(WeightStruct), c_void_p, c_void_p, c_void_p, c_int32]
-    library.octavo_pack.restype = None
     return library

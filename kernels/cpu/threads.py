@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
+from typing import Any
+
+from kernels.cpu.structs import Op, Step
 
 
 class ThreadPool:
@@ -18,6 +21,11 @@ class ThreadPool:
             raise MemoryError("no memory for the threads of the CPU kernels")
         # Not at interpreter exit: another Python thread may be inside an operation then, and the process ends anyway.
         weakref.finalize(self, library.octavo_pool_destroy, self.address).atexit = False
+
+    def run(self, args: Any, step: Step | None = None) -> None:
+        """Run the one operation that the argument struct `args` describes."""
+        op = Op(kind=args.kind, args=ctypes.addressof(args))
+        self.library.octavo_run(self.address, ctypes.byref(op), 1, ctypes.byref(step or Step()))
 
     def scratch_bytes(self) -> int:
         """Working memory that the threads hold, all together."""

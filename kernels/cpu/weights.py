@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ctypes import byref
+from ctypes import pointer
 from dataclasses import dataclass
 
 import torch
 
-from kernels.cpu.structs import CODES_INT8, CODES_INT16, TILE, WEIGHT_F32, WEIGHT_Q4, WEIGHT_Q8, WeightStruct
+from kernels.cpu.structs import CODES_INT8, CODES_INT16, TILE, WEIGHT_F32, WEIGHT_Q4, WEIGHT_Q8, PackArgs, WeightStruct
 from kernels.cpu.threads import ThreadPool
 from kernels.weights import QuantizedWeight, Weight
 
@@ -41,7 +41,7 @@ def pack_dense(matrix: torch.Tensor, bias: torch.Tensor | None, pool: ThreadPool
     values = matrix.detach().to("cpu", torch.float32).contiguous()
     data = torch.empty(tiles(out_features) * in_features * TILE, dtype=torch.float32)
     struct = WeightStruct(form=WEIGHT_F32, in_features=in_features, out_features=out_features, data=data.data_ptr())
-    pool.library.octavo_pack(pool.address, byref(struct), values.data_ptr(), None, None, 0)
+    pool.run(PackArgs(pointer(struct), values.data_ptr()))
     return finish(struct, data, bias, 0)
 
 
@@ -79,7 +79,7 @@ def pack_quantized(weight: QuantizedWeight, bias: torch.Tensor | None, pool: Thr
     codes = weight.codes
     codes = (codes if codes.element_size() == 1 else codes.to(torch.int8)).contiguous()
     mins_address = None if mins is None else mins.data_ptr()
-    pool.library.octavo_pack(pool.address, byref(struct), codes.data_ptr(), scales.data_ptr(), mins_address, offset)
+    pool.run(PackArgs(pointer(struct), codes.data_ptr(), scales.data_ptr(), mins_address, offset))
     return finish(struct, data, bias, CODES_INT8 if form == WEIGHT_Q4 else CODES_INT16)
 
 

@@ -128,13 +128,12 @@ def test_a_very_long_context_split_over_threads_matches_the_reference_and_one_th
 def test_working_memory_does_not_grow_with_the_context():
     shape = AttentionShape(6, 2, 64, 0.125)
     ops = cpu_ops(2)
-    sizes = []
-    for length in (40, 400, 20000):
+    for length in (40, 20000):
         qkv, cache, batch = one_sequence(length, shape, 16, torch.float16)
         for start in (length - 1, length - 33):
             ops.paged_attention(qkv[start:].contiguous(), cache, part_of(batch, start, length), shape)
-        sizes.append(ops.pool.scratch_bytes() + sum(t.numel() * 4 for t in ops._partials.values()))
-    assert sizes[0] == sizes[1] == sizes[2] < 4 * 2**20
+        held = ops.pool.scratch_bytes() + sum(t.numel() * 4 for t in ops._partials.values())
+        assert held < 2**20  # in float32, 20,000 keys and values of one head alone are ten times that
 
 
 def test_a_step_without_tokens_is_nothing():

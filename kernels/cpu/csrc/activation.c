@@ -25,14 +25,22 @@ static void activate_row(const activation_args_t *args, int64_t row, float *out)
     else activate(gate, gate + n, out, n, ACTIVATION_GELU_TANH);
 }
 
-void run_activation(worker_t *worker, const activation_args_t *args) {
+static int64_t count(const step_t *step, const void *context, int32_t num_threads, int32_t phase) {
+    const activation_args_t *args = context;
+    return phase ? 0 : num_spans(num_rows(step, args->rows), num_threads, ROW_TURNS);
+}
+
+static void run(worker_t *worker, const void *context, int32_t num_threads, int32_t phase, int64_t item) {
+    const activation_args_t *args = context;
     const int64_t n = args->features;
-    const span_t rows = share(worker, num_rows(worker, args->rows));
-    if (rows.begin == rows.end) return;
+    const span_t rows = span_of(item, num_rows(worker->step, args->rows), num_threads, ROW_TURNS);
     float *own = args->out ? NULL : scratch(worker, (size_t)n * sizeof(float));
     for (int64_t r = rows.begin; r < rows.end; r++) {
         float *out = args->out ? args->out + r * n : own;
         activate_row(args, r, out);
         if (args->codes.data) quantize_row(out, &args->codes, r);
     }
+    (void)phase;
 }
+
+const kernel_t activation_kernel = {count, run};

@@ -342,27 +342,32 @@ static void attend_item(const attention_args_t *args, const step_t *step, int32_
         write_out(args, start + row, kv_head, q, group->heads, group->total_sums + q * group->padded, group->total_weight[q]);
 }
 
-static void attend_whole_items(worker_t *worker, const attention_args_t *args, group_t *group) {
+// Which rows of which sequence an item is: a kv head of a chunk of rows. Of a prefill the last chunk, which sees the most keys, goes first,
+// so that threads end together.
+static void attend_whole(worker_t *worker, const attention_args_t *args, int64_t item) {
     const step_t *step = worker->step;
     const int32_t rows_each = rows_per_item(&args->kv), kv_heads = args->kv.num_kv_heads;
-    int64_t first_item = 0; // of sequence `seq`
-    int32_t seq = 0;
-    for (int64_t item; seq < step->num_seqs;) {
-        item = next_item(worker);
-        int32_t query_len = 0, chunks = 0;
-        for (; seq < step->num_seqs; seq++) {
-            query_len = step->query_start_loc[seq + 1] - step->query_start_loc[seq];
-            chunks = (query_len + rows_each - 1) / rows_each;
-            if (item < first_item + (int64_t)chunks * kv_heads) break;
-            first_item += (int64_t)chunks * kv_heads;
-        }
-        if (seq == step->num_seqs) return;
-        const int32_t within = (int32_t)(item - first_item);
-        // The last chunk sees the most keys: it goes first, so that threads end together.
-        const int32_t row = (chunks - 1 - within / kv_heads) * rows_each;
-        const int32_t rows = query_len - row < rows_each ? query_len - row : rows_each;
-        attend_item(args, step, seq, within % kv_heads, row, rows, group);
+    int32_t seq = 0, query_len;
+    for (;; seq++) {
+        query_len = step->query_start_loc[seq + 1] - step->query_start_loc[seq];
+        const int64_t items = (int64_t)((query_len + rows_each - 1) / rows_each) * kv_heads;
+        if (item < items) break;
+        item -= items;
     }
+    const int32_t chunks = (query_len + rows_each - 1) / rows_each;
+    const int32_t row = (chunks - 1 - (int32_t)(item / kv_heads)) * rows_each;
+    const int32_t rows = query_len - row < rows_each ? query_len - row : rows_each;
+    group_t group;
+    make_group(worker, &args->kv, &group);
+    attend_item(args, step, seq, (int32_t)(item % kv_heads), row, rows, &group);
+}
+
+static int64_t count_whole(const step_t *step, const kv_t *kv) {
+    const int32_t rows_each = rows_per_item(kv);
+    int64_t items = 0;
+    for (int32_t seq = 0; seq < step->num_seqs; seq++)
+        items += (step->query_start_loc[seq + 1] - step->query_start_loc[seq] + rows_each - 1) / rows_each;
+    return items * kv->num_kv_heads;
 }
 
 // ---- Few decodes with long contexts: segments are divided among the threads ---------------------------------------------------------
@@ -376,10 +381,15 @@ static int64_t most_split_items(int64_t threads) { return 4 * threads - 1; }
 
 int64_t octavo_attention_partials_floats(const kv_t *kv, int32_t num_threads) { return most_split_items(num_threads) * item_floats(kv); }
 
-static int splits(const worker_t *worker, const kv_t *kv) {
-    const step_t *step = worker->step;
-    return worker->count > 1 && step->max_query_len == 1 && step->max_seq_len > 2 * SEGMENT &&
-           (int64_t)step->num_seqs * kv->num_kv_heads <= most_split_items(worker->count);
+static int splits(const step_t *step, const kv_t *kv, int32_t num_threads) {
+    return num_threads > 1 && step->max_query_len == 1 && step->max_seq_len > 2 * SEGMENT &&
+           (int64_t)step->num_seqs * kv->num_kv_heads <= most_split_items(num_threads);
+}
+
+// Segments of a wave: all but the last have WAVE.
+static int64_t segments_in_wave(const step_t *step, int32_t wave) {
+    const int64_t left = (step->max_seq_len + SEGMENT - 1) / SEGMENT - (int64_t)wave * WAVE;
+    return left < WAVE ? left : WAVE;
 }
 
 // One segment of one item, into its place among the partials.
@@ -398,40 +408,48 @@ static void attend_part(const attention_args_t *args, const step_t *step, int32_
     }
 }
 
-static void attend_split(worker_t *worker, const attention_args_t *args, group_t *group) {
-    const step_t *step = worker->step;
+// The totals of one head of one item take in the wave's segments, in order.
+static void merge_wave(const attention_args_t *args, const step_t *step, int32_t wave, int64_t index) {
     const kv_t *kv = &args->kv;
-    const int64_t size = partial_floats(kv), heads = heads_per_kv_head(kv);
-    const int64_t items = (int64_t)step->num_seqs * kv->num_kv_heads;
-    for (int32_t wave = 0; wave < step->max_seq_len; wave += WAVE * SEGMENT) {
-        for (int64_t unit; (unit = next_item(worker)) < items * WAVE;) {
-            const int64_t item = unit / WAVE, slot = unit % WAVE;
-            float *partial = args->partials + item * item_floats(kv) + (1 + slot) * heads * size;
-            attend_part(args, step, (int32_t)(item / kv->num_kv_heads), (int32_t)(item % kv->num_kv_heads),
-                        wave + (int32_t)slot * SEGMENT, partial, group);
-        }
-        barrier(worker);
-        const span_t mine = share(worker, items * heads);
-        for (int64_t i = mine.begin; i < mine.end; i++) {
-            const int64_t item = i / heads, head = i % heads;
-            float *total = args->partials + item * item_floats(kv) + head * size;
-            if (wave == 0) total[1] = 0.0f;
-            for (int64_t slot = 0; slot < WAVE; slot++) {
-                const float *part = total + (1 + slot) * heads * size;
-                merge(total + LANES, &total[0], &total[1], part + LANES, part[0], part[1], group->padded);
-            }
-            const int32_t seq = (int32_t)(item / kv->num_kv_heads);
-            if (wave + WAVE * SEGMENT >= step->max_seq_len && step->query_start_loc[seq + 1] > step->query_start_loc[seq])
-                write_out(args, step->query_start_loc[seq], (int32_t)(item % kv->num_kv_heads), (int32_t)head, (int32_t)heads,
-                          total + LANES, total[1]);
-        }
-        if (wave + WAVE * SEGMENT < step->max_seq_len) barrier(worker); // before the partials are overwritten
+    const int64_t size = partial_floats(kv), heads = heads_per_kv_head(kv), item = index / heads, head = index % heads;
+    const int64_t segments = segments_in_wave(step, wave);
+    const int32_t seq = (int32_t)(item / kv->num_kv_heads), kv_head = (int32_t)(item % kv->num_kv_heads);
+    float *total = args->partials + item * item_floats(kv) + head * size;
+    if (wave == 0) total[1] = 0.0f;
+    for (int64_t slot = 0; slot < segments; slot++) {
+        const float *part = total + (1 + slot) * heads * size;
+        merge(total + LANES, &total[0], &total[1], part + LANES, part[0], part[1], padded_size(kv));
     }
+    const int is_last = (int64_t)(wave + 1) * WAVE * SEGMENT >= step->max_seq_len;
+    if (is_last && step->query_start_loc[seq + 1] > step->query_start_loc[seq])
+        write_out(args, step->query_start_loc[seq], kv_head, (int32_t)head, (int32_t)heads, total + LANES, total[1]);
 }
 
-void run_attention(worker_t *worker, const attention_args_t *args) {
+static void attend_segment_of_wave(worker_t *worker, const attention_args_t *args, int32_t wave, int64_t index) {
+    const kv_t *kv = &args->kv;
+    const int64_t segments = segments_in_wave(worker->step, wave), item = index / segments, slot = index % segments;
+    float *partial = args->partials + item * item_floats(kv) + (1 + slot) * heads_per_kv_head(kv) * partial_floats(kv);
     group_t group;
-    make_group(worker, &args->kv, &group);
-    if (splits(worker, &args->kv)) attend_split(worker, args, &group);
-    else attend_whole_items(worker, args, &group);
+    make_group(worker, kv, &group);
+    attend_part(args, worker->step, (int32_t)(item / kv->num_kv_heads), (int32_t)(item % kv->num_kv_heads),
+                (wave * WAVE + (int32_t)slot) * SEGMENT, partial, &group);
 }
+
+// ---- The operation: one phase, or for split contexts two per wave: segments, then merges ---------------------------------------------
+
+static int64_t count(const step_t *step, const void *context, int32_t num_threads, int32_t phase) {
+    const attention_args_t *args = context;
+    if (!splits(step, &args->kv, num_threads)) return phase ? 0 : count_whole(step, &args->kv);
+    const int64_t segments = segments_in_wave(step, phase / 2);
+    if (segments <= 0) return 0;
+    return (int64_t)step->num_seqs * (phase % 2 ? args->kv.num_heads : args->kv.num_kv_heads * segments);
+}
+
+static void run(worker_t *worker, const void *context, int32_t num_threads, int32_t phase, int64_t item) {
+    const attention_args_t *args = context;
+    if (!splits(worker->step, &args->kv, num_threads)) attend_whole(worker, args, item);
+    else if (phase % 2) merge_wave(args, worker->step, phase / 2, item);
+    else attend_segment_of_wave(worker, args, phase / 2, item);
+}
+
+const kernel_t attention_kernel = {count, run};

@@ -32,12 +32,21 @@ static void read_row_quantized(const weight_t *table, int64_t row, float *out) {
     }
 }
 
-void run_embedding(worker_t *worker, const embedding_args_t *args) {
+static int64_t count(const step_t *step, const void *context, int32_t num_threads, int32_t phase) {
+    (void)context;
+    return phase ? 0 : num_spans(step->num_tokens, num_threads, ROW_TURNS);
+}
+
+static void run(worker_t *worker, const void *context, int32_t num_threads, int32_t phase, int64_t item) {
+    const embedding_args_t *args = context;
     const weight_t *table = args->table;
-    const span_t tokens = share(worker, worker->step->num_tokens);
+    const span_t tokens = span_of(item, worker->step->num_tokens, num_threads, ROW_TURNS);
     for (int64_t t = tokens.begin; t < tokens.end; t++) {
         float *out = args->out + t * table->in_features;
         if (table->form == WEIGHT_F32) read_row_f32(table, worker->step->token_ids[t], out);
         else read_row_quantized(table, worker->step->token_ids[t], out);
     }
+    (void)phase;
 }
+
+const kernel_t embedding_kernel = {count, run};

@@ -33,17 +33,19 @@ static void product_of(int64_t rows, const float *x, int64_t in, const float *pa
     }
 }
 
-void run_linear_f32(worker_t *worker, const linear_args_t *args) {
+static void rows_by_tile(const linear_args_t *args, int64_t rows, int64_t tile) {
     const weight_t *weight = args->weight;
     const int64_t in = weight->in_features, out = weight->out_features;
-    const int64_t rows = num_rows(worker, args->rows), tiles = (out + TILE - 1) / TILE;
-    for (int64_t tile; (tile = next_item(worker)) < tiles;) {
-        const float *panel = (const float *)weight->data + tile * in * TILE;
-        const int32_t columns = out - tile * TILE < TILE ? (int32_t)(out - tile * TILE) : TILE;
-        const float *bias = weight->bias ? weight->bias + tile * TILE : NULL;
-        for (int64_t r = 0, run; r < rows; r += run) {
-            run = rows_in_run(rows - r, SHARED_ROWS);
-            product_of(run, args->x + r * in, in, panel, bias, args->out + r * out + tile * TILE, out, columns);
-        }
+    const float *panel = (const float *)weight->data + tile * in * TILE;
+    const int32_t columns = out - tile * TILE < TILE ? (int32_t)(out - tile * TILE) : TILE;
+    const float *bias = weight->bias ? weight->bias + tile * TILE : NULL;
+    for (int64_t r = 0, run; r < rows; r += run) {
+        run = rows_in_run(rows - r, SHARED_ROWS);
+        product_of(run, args->x + r * in, in, panel, bias, args->out + r * out + tile * TILE, out, columns);
     }
+}
+
+void linear_f32_tiles(const step_t *step, const linear_args_t *args, span_t tiles) {
+    const int64_t rows = num_rows(step, args->rows);
+    for (int64_t tile = tiles.begin; tile < tiles.end; tile++) rows_by_tile(args, rows, tile);
 }

@@ -32,10 +32,15 @@ static void norm_row(const float *x, const float *weight, float *out, int32_t n,
     for (; i < n; i++) out[i] = x[i] * inverse * weight[i];
 }
 
-void run_norm(worker_t *worker, const norm_args_t *args) {
+static int64_t count(const step_t *step, const void *context, int32_t num_threads, int32_t phase) {
+    const norm_args_t *args = context;
+    return phase ? 0 : num_spans(num_rows(step, args->rows), num_threads, ROW_TURNS);
+}
+
+static void run(worker_t *worker, const void *context, int32_t num_threads, int32_t phase, int64_t item) {
+    const norm_args_t *args = context;
     const int64_t n = args->features;
-    const span_t rows = share(worker, num_rows(worker, args->rows));
-    if (rows.begin == rows.end) return;
+    const span_t rows = span_of(item, num_rows(worker->step, args->rows), num_threads, ROW_TURNS);
     float *own = args->out ? NULL : scratch(worker, (size_t)n * sizeof(float));
     for (int64_t r = rows.begin; r < rows.end; r++) {
         const float *x = args->x + r * n;
@@ -47,4 +52,7 @@ void run_norm(worker_t *worker, const norm_args_t *args) {
         norm_row(x, args->weight, out, args->features, args->eps);
         if (args->codes.data) quantize_row(out, &args->codes, r);
     }
+    (void)phase;
 }
+
+const kernel_t norm_kernel = {count, run};

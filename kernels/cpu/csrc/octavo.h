@@ -1,8 +1,8 @@
 // The shared vocabulary of the CPU kernels: what a step is, what each operation's arguments are, how threads share work.
 //
-// Every operation is a function that all threads of a pool enter together. It divides its items among them (`share`, `next_item`), and
-// whoever calls it lets the threads meet before the next operation starts. So a single operation and a whole forward pass run the same
-// code, and give the same bits. kernels/cpu/structs.py mirrors the argument structs of this file field by field.
+// Every operation is work on items that do not depend on each other: a function counts them, another does one. Threads take items as
+// they come for them, and an operation is complete when its last item is. So a single operation and a whole forward pass run the same
+// code, and give the same bits on any number of threads. kernels/cpu/structs.py mirrors the argument structs field by field.
 #ifndef OCTAVO_H
 #define OCTAVO_H
 
@@ -26,45 +26,63 @@ typedef struct {
     const int32_t *logits_indices;
 } step_t;
 
-// ---- Threads (threads.c) ----------------------------------------------------------------------------------------------------------
+// ---- Threads (threads.c, plan.c) -----------------------------------------------------------------------------------------------------
 
 typedef struct pool pool_t;
 
 typedef struct {
     pool_t *pool;
-    const step_t *step;
-    int index; // of this thread, in [0, count)
-    int count; // threads in the pool
-    uint32_t phase; // barriers passed
+    const step_t *step; // of the item under way
     void *scratch;
     size_t scratch_bytes;
 } worker_t;
+
+// What an operation does: `count` says how many items its phase has, 0 past its last phase; `run` does one of them. All items of a phase
+// are complete before one of the next begins.
+typedef struct {
+    int64_t (*count)(const step_t *step, const void *args, int32_t num_threads, int32_t phase);
+    void (*run)(worker_t *worker, const void *args, int32_t num_threads, int32_t phase, int64_t item);
+} kernel_t;
+
+typedef struct {
+    int32_t kind; // OP_*
+    int32_t unused;
+    const void *args; // the struct below that belongs to the kind
+} op_t;
+
+const kernel_t *kernel_of(const op_t *op); // plan.c
+
+pool_t *octavo_pool_create(int32_t num_threads);
+void octavo_pool_destroy(pool_t *pool);
+int64_t octavo_pool_scratch_bytes(const pool_t *pool);
+// Runs a list of operations, one after the other, on all threads of the pool, the caller among them. Other callers wait.
+void octavo_run(pool_t *pool, const op_t *ops, int32_t num_ops, const step_t *step);
+
+void *scratch(worker_t *worker, size_t bytes); // this thread's own memory, 64-byte aligned, until its item is done
 
 typedef struct {
     int64_t begin, end;
 } span_t;
 
-typedef void (*region_t)(worker_t *worker, const void *context);
+// Things (rows, tiles) as items: `turns` spans per thread, but none empty. More turns let a faster core do more.
+static inline int64_t num_spans(int64_t things, int32_t num_threads, int32_t turns) {
+    const int64_t most = (int64_t)num_threads * turns;
+    return things < most ? things : most;
+}
 
-pool_t *octavo_pool_create(int32_t num_threads);
-void octavo_pool_destroy(pool_t *pool);
-int64_t octavo_pool_scratch_bytes(const pool_t *pool);
-// Runs `region` once on every thread of the pool, the caller among them; other callers wait.
-void pool_run(pool_t *pool, const step_t *step, region_t region, const void *context);
+static inline span_t span_of(int64_t item, int64_t things, int32_t num_threads, int32_t turns) {
+    const int64_t spans = num_spans(things, num_threads, turns);
+    return (span_t){things * item / spans, things * (item + 1) / spans};
+}
 
-void barrier(worker_t *worker);           // all threads meet; starts a new count of `next_item`
-int64_t next_item(worker_t *worker);      // 0, 1, 2, ... handed out once each among all threads between two barriers
-span_t share(const worker_t *worker, int64_t num_items); // this thread's contiguous part, fixed by its index
-void *scratch(worker_t *worker, size_t bytes);           // this thread's own memory, 64-byte aligned
+enum { ROW_TURNS = 2 };
 
 // ---- Activations -------------------------------------------------------------------------------------------------------------------
 
 // Which count of the step an operation's rows are.
 enum { ROWS_TOKENS = 0, ROWS_LOGITS = 1 };
 
-static inline int64_t num_rows(const worker_t *worker, int32_t rows) {
-    return rows == ROWS_LOGITS ? worker->step->num_logits : worker->step->num_tokens;
-}
+static inline int64_t num_rows(const step_t *step, int32_t rows) { return rows == ROWS_LOGITS ? step->num_logits : step->num_tokens; }
 
 enum { CODES_INT8 = 1, CODES_INT16 = 2 };
 
@@ -112,16 +130,8 @@ enum {
     OP_ATTENTION = 6,
     OP_GATHER = 7,
     OP_COPY_BLOCKS = 8,
+    OP_PACK = 9,
 };
-
-typedef struct {
-    int32_t kind; // OP_*
-    int32_t unused;
-    const void *args; // the struct below that belongs to the kind
-} op_t;
-
-// Walks `num_ops` operations in one parallel region.
-void octavo_run(pool_t *pool, const op_t *ops, int32_t num_ops, const step_t *step);
 
 typedef struct {
     const weight_t *table;
@@ -209,16 +219,20 @@ typedef struct {
     int64_t block_bytes; // that a block holds
 } copy_blocks_args_t;
 
-void run_embedding(worker_t *worker, const embedding_args_t *args);
-void run_norm(worker_t *worker, const norm_args_t *args);
-void run_quantize(worker_t *worker, const quantize_args_t *args);
-void run_linear_f32(worker_t *worker, const linear_args_t *args);
-void run_linear_q4(worker_t *worker, const linear_args_t *args);
-void run_linear_q8(worker_t *worker, const linear_args_t *args);
-void run_activation(worker_t *worker, const activation_args_t *args);
-void run_rotary_kv(worker_t *worker, const rotary_args_t *args);
-void run_attention(worker_t *worker, const attention_args_t *args);
-void run_gather(worker_t *worker, const gather_args_t *args);
-void run_copy_blocks(worker_t *worker, const copy_blocks_args_t *args);
+// Brings a matrix as a checkpoint stores it into `weight`'s form.
+typedef struct {
+    const weight_t *weight;
+    const void *values; // [out, in]: float32, or int8 codes
+    const float *scales, *mins; // [out, in / group_size]; mins may be NULL
+    int32_t offset; // added to each code
+} pack_args_t;
+
+extern const kernel_t embedding_kernel, norm_kernel, quantize_kernel, linear_kernel, activation_kernel, rotary_kv_kernel, attention_kernel,
+    gather_kernel, copy_blocks_kernel, pack_kernel;
+
+// One span of a product's tiles.
+void linear_f32_tiles(const step_t *step, const linear_args_t *args, span_t tiles);
+void linear_q4_tiles(const step_t *step, const linear_args_t *args, span_t tiles);
+void linear_q8_tiles(const step_t *step, const linear_args_t *args, span_t tiles);
 
 #endif

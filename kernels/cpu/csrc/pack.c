@@ -1,15 +1,8 @@
 // Brings a matrix as a checkpoint stores it into the tiles that the products read (quantized.h). Done once, at load.
 #include "quantized.h"
 
-typedef struct {
-    const weight_t *weight;
-    const void *values; // [out, in]: float32, or int8 codes
-    const float *scales, *mins; // [out, in / group_size]; mins may be NULL
-    int32_t offset; // added to each code
-} pack_t;
-
 // Output features past the last one become zeros.
-static void pack_tile_f32(const pack_t *pack, int64_t tile) {
+static void pack_tile_f32(const pack_args_t *pack, int64_t tile) {
     const weight_t *weight = pack->weight;
     const int64_t in = weight->in_features;
     float *panel = (float *)weight->data + tile * in * TILE;
@@ -38,7 +31,7 @@ static void pack_group_q8(uint8_t *out, const int8_t *codes, int64_t column, int
         for (int32_t i = 0; i < 2; i++) out[32 * j + 2 * column + i] = (uint8_t)(codes[2 * j + i] + offset);
 }
 
-static void pack_tile_quantized(const pack_t *pack, int64_t tile) {
+static void pack_tile_quantized(const pack_args_t *pack, int64_t tile) {
     const weight_t *weight = pack->weight;
     const int32_t group_size = weight->group_size;
     const int64_t groups = weight->in_features / group_size;
@@ -57,16 +50,21 @@ static void pack_tile_quantized(const pack_t *pack, int64_t tile) {
     }
 }
 
-static void pack_tiles(worker_t *worker, const void *context) {
-    const pack_t *pack = context;
-    const span_t tiles = share(worker, (pack->weight->out_features + TILE - 1) / TILE);
+static int64_t num_tiles(const pack_args_t *pack) { return ((int64_t)pack->weight->out_features + TILE - 1) / TILE; }
+
+static int64_t count(const step_t *step, const void *context, int32_t num_threads, int32_t phase) {
+    (void)step;
+    return phase ? 0 : num_spans(num_tiles(context), num_threads, 4);
+}
+
+static void run(worker_t *worker, const void *context, int32_t num_threads, int32_t phase, int64_t item) {
+    const pack_args_t *pack = context;
+    const span_t tiles = span_of(item, num_tiles(pack), num_threads, 4);
     for (int64_t tile = tiles.begin; tile < tiles.end; tile++) {
         if (pack->weight->form == WEIGHT_F32) pack_tile_f32(pack, tile);
         else pack_tile_quantized(pack, tile);
     }
+    (void)worker, (void)phase;
 }
 
-void octavo_pack(pool_t *pool, const weight_t *weight, const void *values, const float *scales, const float *mins, int32_t offset) {
-    const pack_t pack = {weight, values, scales, mins, offset};
-    pool_run(pool, NULL, pack_tiles, &pack);
-}
+const kernel_t pack_kernel = {count, run};

@@ -61,7 +61,16 @@ void quantize_row(const float *x, const codes_t *codes, int64_t row) {
     }
 }
 
-void run_quantize(worker_t *worker, const quantize_args_t *args) {
-    const span_t rows = share(worker, num_rows(worker, args->rows));
-    for (int64_t r = rows.begin; r < rows.end; r++) quantize_row(args->x + r * args->codes.features, &args->codes, r);
+static int64_t count(const step_t *step, const void *context, int32_t num_threads, int32_t phase) {
+    const quantize_args_t *args = context;
+    return phase ? 0 : num_spans(num_rows(step, args->rows), num_threads, ROW_TURNS);
 }
+
+static void run(worker_t *worker, const void *context, int32_t num_threads, int32_t phase, int64_t item) {
+    const quantize_args_t *args = context;
+    const span_t rows = span_of(item, num_rows(worker->step, args->rows), num_threads, ROW_TURNS);
+    for (int64_t r = rows.begin; r < rows.end; r++) quantize_row(args->x + r * args->codes.features, &args->codes, r);
+    (void)phase;
+}
+
+const kernel_t quantize_kernel = {count, run};

@@ -207,16 +207,11 @@ INLINE void rows_by_tile(const int form, const int group_size, const linear_args
     }
 }
 
-enum { STATIC_ROWS = 8 }; // up to here a tile is too little work to hand out one by one
-
-INLINE void run_quantized(const int form, const int group_size, worker_t *worker, const linear_args_t *args) {
-    const int64_t rows = num_rows(worker, args->rows);
-    const int64_t tiles = ((int64_t)args->weight->out_features + TILE - 1) / TILE;
-    if (rows <= STATIC_ROWS) {
-        const span_t mine = share(worker, tiles);
-        for (int64_t tile = mine.begin; tile < mine.end; tile++) rows_by_tile(form, group_size, args, rows, tile);
-    } else {
-        for (int64_t tile; (tile = next_item(worker)) < tiles;) rows_by_tile(form, group_size, args, rows, tile);
+INLINE void quantized_tiles(const int form, const step_t *step, const linear_args_t *args, span_t tiles) {
+    const int64_t rows = num_rows(step, args->rows);
+    for (int64_t tile = tiles.begin; tile < tiles.end; tile++) {
+        if (args->weight->group_size == 32) rows_by_tile(form, 32, args, rows, tile);
+        else rows_by_tile(form, 16, args, rows, tile);
     }
 }
 

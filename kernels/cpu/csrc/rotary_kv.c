@@ -36,17 +36,24 @@ static void write_head(const kv_t *kv, const float *head, int64_t slot, int32_t 
     }
 }
 
-void run_rotary_kv(worker_t *worker, const rotary_args_t *args) {
+static int64_t heads_per_token(const kv_t *kv) { return kv->num_heads + 2 * kv->num_kv_heads; }
+
+static int64_t count(const step_t *step, const void *context, int32_t num_threads, int32_t phase) {
+    const rotary_args_t *args = context;
+    return phase ? 0 : num_spans(step->num_tokens * heads_per_token(&args->kv), num_threads, ROW_TURNS);
+}
+
+static void run(worker_t *worker, const void *context, int32_t num_threads, int32_t phase, int64_t item) {
+    const rotary_args_t *args = context;
     const kv_t *kv = &args->kv;
     const step_t *step = worker->step;
-    const int64_t num_rotated = kv->num_heads + kv->num_kv_heads;
-    const int64_t heads = num_rotated + kv->num_kv_heads;
+    const int64_t heads = heads_per_token(kv);
     const int32_t half = kv->rotary_dim / 2;
-    const span_t items = share(worker, step->num_tokens * heads);
-    for (int64_t item = items.begin; item < items.end; item++) {
-        const int64_t token = item / heads, head = item % heads;
-        float *x = args->qkv + item * kv->head_size;
-        if (head < num_rotated) {
+    const span_t all = span_of(item, step->num_tokens * heads, num_threads, ROW_TURNS);
+    for (int64_t i = all.begin; i < all.end; i++) {
+        const int64_t token = i / heads, head = i % heads;
+        float *x = args->qkv + i * kv->head_size;
+        if (head < kv->num_heads + kv->num_kv_heads) {
             const float *cosines = args->cos_sin + (int64_t)step->positions[token] * args->cos_sin_stride;
             rotate(x, cosines, cosines + half, half);
         }
@@ -55,4 +62,7 @@ void run_rotary_kv(worker_t *worker, const rotary_args_t *args) {
             write_head(kv, x, step->slot_mapping[token], index / kv->num_kv_heads, index % kv->num_kv_heads);
         }
     }
+    (void)phase;
 }
+
+const kernel_t rotary_kv_kernel = {count, run};

@@ -1,9 +1,12 @@
-// A pool of threads that enter a region together, meet at barriers inside it, and sleep when there is nothing to do.
+// A pool of threads that walk a list of operations together, taking items as they come for them.
 //
-// Whoever waits, at a barrier or for the next region, spins for a moment, because what it waits for is usually microseconds away, and
-// then sleeps. Sleeping at barriers matters when other processes want the cores: a thread that spins on keeps its core from the very
-// thread that it waits for, and a core that falls idle is given to it at once. And an idle server uses no CPU.
-// Threads do not survive fork(): the first region run in a child starts them anew.
+// There is one phase of one operation at a time. Its items are handed out through `claims`, a count that carries the phase's number, so
+// that a thread that was away for a while cannot take an item of a phase that is over. Whoever completes the last item opens the next
+// phase. Nobody waits for a thread that has nothing in its hands: where other processes want the cores, one that is late simply misses
+// what the others have done meanwhile. (With barriers that all must reach, a step took ten times as long beside one busy process.)
+//
+// Who finds nothing to take spins for a moment, because the next phase is microseconds away, and then sleeps: an idle server uses no CPU.
+// Threads do not survive fork(): the first list run in a child starts them anew.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,67 +23,31 @@
 #define RELAX() ((void)0)
 #endif
 
-enum { SPINS = 3000 };
+enum { SPINS = 3000 }; // some 30 to 100 microseconds
+
+#define LIST_DONE 0x80000000ull
+#define ITEMS_LEFT 0x7fffffffull
 
 struct pool {
     // What threads write concurrently is a cache line apart.
-    _Alignas(64) atomic_int arrived;
-    _Alignas(64) atomic_uint phase; // barriers completed
-    _Alignas(64) atomic_llong item;
-    _Alignas(64) atomic_uint generation; // regions started
-    atomic_int sleeping;
-    atomic_int closing;
-    _Alignas(64) pthread_mutex_t callers; // one region at a time
+    _Alignas(64) atomic_ullong claims; // phases opened so far << 32 | items of this one that nobody has taken; or LIST_DONE in their place
+    _Alignas(64) atomic_llong completed; // items of this phase
+    // The open phase: written by the thread that opens it, before `claims` changes, and read only by threads that hold an item, while
+    // nobody can open another.
+    _Alignas(64) int64_t num_items;
+    const op_t *ops;
+    const step_t *step;
+    int32_t num_ops, op, phase;
+    _Alignas(64) atomic_int sleeping;
+    atomic_int is_closing;
+    pthread_mutex_t callers; // one list at a time
     pthread_mutex_t mutex;
     pthread_cond_t wake;
-    int count;
+    int32_t count;
     pid_t owner; // process that the threads live in
     pthread_t *threads; // [count - 1]
     worker_t *workers; // [count]; worker 0 is the caller
-    region_t region;
-    const void *context;
 };
-
-// Returns when *word is no longer `old`.
-static void wait_for_change(pool_t *pool, atomic_uint *word, uint32_t old) {
-    for (int spins = 0; spins < SPINS; spins++) {
-        if (atomic_load_explicit(word, memory_order_acquire) != old) return;
-        RELAX();
-    }
-    pthread_mutex_lock(&pool->mutex);
-    atomic_fetch_add(&pool->sleeping, 1);
-    while (atomic_load(word) == old) pthread_cond_wait(&pool->wake, &pool->mutex);
-    atomic_fetch_sub(&pool->sleeping, 1);
-    pthread_mutex_unlock(&pool->mutex);
-}
-
-// A sleeper counts itself before it looks a last time, and the word changes before the count is read: one of the two sees the other.
-static void change(pool_t *pool, atomic_uint *word) {
-    atomic_fetch_add(word, 1);
-    if (atomic_load(&pool->sleeping)) {
-        pthread_mutex_lock(&pool->mutex);
-        pthread_cond_broadcast(&pool->wake);
-        pthread_mutex_unlock(&pool->mutex);
-    }
-}
-
-void barrier(worker_t *worker) {
-    pool_t *pool = worker->pool;
-    const uint32_t phase = worker->phase++;
-    if (atomic_fetch_add_explicit(&pool->arrived, 1, memory_order_acq_rel) == pool->count - 1) {
-        atomic_store_explicit(&pool->arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool->item, 0, memory_order_relaxed);
-        change(pool, &pool->phase);
-    } else {
-        wait_for_change(pool, &pool->phase, phase);
-    }
-}
-
-int64_t next_item(worker_t *worker) { return atomic_fetch_add_explicit(&worker->pool->item, 1, memory_order_relaxed); }
-
-span_t share(const worker_t *worker, int64_t num_items) {
-    return (span_t){num_items * worker->index / worker->count, num_items * (worker->index + 1) / worker->count};
-}
 
 void *scratch(worker_t *worker, size_t bytes) {
     if (bytes > worker->scratch_bytes) {
@@ -89,47 +56,96 @@ void *scratch(worker_t *worker, size_t bytes) {
         worker->scratch = aligned_alloc(64, bytes);
         if (!worker->scratch) {
             fprintf(stderr, "octavo: no memory left for %zu bytes of working space\n", bytes);
-            abort(); // the other threads are waiting at a barrier for results that cannot come
+            abort(); // the other threads wait for results that cannot come
         }
         worker->scratch_bytes = bytes;
     }
     return worker->scratch;
 }
 
+// ---- Phases ------------------------------------------------------------------------------------------------------------------------
+
+static void wake_sleepers(pool_t *pool) {
+    if (atomic_load(&pool->sleeping)) {
+        pthread_mutex_lock(&pool->mutex);
+        pthread_cond_broadcast(&pool->wake);
+        pthread_mutex_unlock(&pool->mutex);
+    }
+}
+
+// Moves on to the next phase that has items, or to the end of the list. Called by one thread while no item is out.
+static void open_phase(pool_t *pool, int32_t op, int32_t phase) {
+    int64_t items = 0;
+    for (; op < pool->num_ops; op++, phase = 0) {
+        items = kernel_of(&pool->ops[op])->count(pool->step, pool->ops[op].args, pool->count, phase);
+        if (items > 0) break;
+    }
+    pool->op = op;
+    pool->phase = phase;
+    atomic_store_explicit(&pool->completed, 0, memory_order_relaxed);
+    pool->num_items = items;
+    const unsigned long long opened = (atomic_load_explicit(&pool->claims, memory_order_relaxed) >> 32) + 1;
+    // From here on other threads take items, and after the last phase the caller may begin another list.
+    atomic_store(&pool->claims, opened << 32 | (op == pool->num_ops ? LIST_DONE : (unsigned long long)items));
+    wake_sleepers(pool);
+}
+
+// Takes one item and does it; returns 0 if there was none to take. `seen` becomes the claims that were found then.
+static int do_item(worker_t *worker, unsigned long long *seen) {
+    pool_t *pool = worker->pool;
+    *seen = atomic_load_explicit(&pool->claims, memory_order_acquire);
+    do {
+        if ((*seen & ITEMS_LEFT) == 0) return 0;
+    } while (!atomic_compare_exchange_weak_explicit(&pool->claims, seen, *seen - 1, memory_order_acq_rel, memory_order_acquire));
+    const op_t *op = &pool->ops[pool->op];
+    worker->step = pool->step;
+    kernel_of(op)->run(worker, op->args, pool->count, pool->phase, pool->num_items - (int64_t)(*seen & ITEMS_LEFT));
+    const int64_t items = pool->num_items; // not after the next line: another thread may have opened a phase by then
+    if (atomic_fetch_add_explicit(&pool->completed, 1, memory_order_acq_rel) + 1 == items) open_phase(pool, pool->op, pool->phase + 1);
+    return 1;
+}
+
+// Returns when another phase than that of `seen` is open.
+static void wait_for_phase(pool_t *pool, unsigned long long seen) {
+    for (int spins = 0; spins < SPINS; spins++) {
+        if (atomic_load_explicit(&pool->claims, memory_order_acquire) >> 32 != seen >> 32) return;
+        RELAX();
+    }
+    // A sleeper counts itself before it looks a last time, and claims change before the count is read: one of the two sees the other.
+    pthread_mutex_lock(&pool->mutex);
+    atomic_fetch_add(&pool->sleeping, 1);
+    while (atomic_load(&pool->claims) >> 32 == seen >> 32) pthread_cond_wait(&pool->wake, &pool->mutex);
+    atomic_fetch_sub(&pool->sleeping, 1);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+
+// ---- Threads -----------------------------------------------------------------------------------------------------------------------
+
 static void *thread_main(void *argument) {
     worker_t *worker = argument;
-    pool_t *pool = worker->pool;
-    uint32_t seen = 0;
-    for (;;) {
-        wait_for_change(pool, &pool->generation, seen);
-        seen++;
-        if (atomic_load(&pool->closing)) return NULL;
-        pool->region(worker, pool->context);
-        barrier(worker);
-    }
+    unsigned long long seen;
+    while (!atomic_load_explicit(&worker->pool->is_closing, memory_order_acquire))
+        if (!do_item(worker, &seen)) wait_for_phase(worker->pool, seen);
+    return NULL;
 }
 
 // Called with the pool new, or in a child process that inherited its memory but none of its threads.
 static void start_threads(pool_t *pool) {
+    pthread_mutex_init(&pool->callers, NULL);
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);
-    atomic_store(&pool->arrived, 0);
-    atomic_store(&pool->phase, 0);
-    atomic_store(&pool->item, 0);
-    atomic_store(&pool->generation, 0);
+    atomic_store(&pool->claims, LIST_DONE);
     atomic_store(&pool->sleeping, 0);
     pool->owner = getpid();
-    for (int i = 0; i < pool->count; i++) {
-        worker_t *worker = &pool->workers[i];
-        worker->pool = pool;
-        worker->index = i;
-        worker->phase = 0;
-        if (i > 0 && pthread_create(&pool->threads[i - 1], NULL, thread_main, worker)) {
+    pool->workers[0].pool = pool;
+    for (int32_t i = 1; i < pool->count; i++) {
+        pool->workers[i].pool = pool;
+        if (pthread_create(&pool->threads[i - 1], NULL, thread_main, &pool->workers[i])) {
             pool->count = i; // as many as the system grants
             break;
         }
     }
-    for (int i = 0; i < pool->count; i++) pool->workers[i].count = pool->count;
 }
 
 pool_t *octavo_pool_create(int32_t num_threads) {
@@ -139,18 +155,17 @@ pool_t *octavo_pool_create(int32_t num_threads) {
     pool->threads = calloc((size_t)pool->count, sizeof(pthread_t));
     pool->workers = calloc((size_t)pool->count, sizeof(worker_t));
     if (!pool->threads || !pool->workers) return NULL;
-    pthread_mutex_init(&pool->callers, NULL);
     start_threads(pool);
     return pool;
 }
 
 void octavo_pool_destroy(pool_t *pool) {
     if (pool->owner == getpid()) {
-        atomic_store(&pool->closing, 1);
-        change(pool, &pool->generation);
-        for (int i = 1; i < pool->count; i++) pthread_join(pool->threads[i - 1], NULL);
+        atomic_store(&pool->is_closing, 1);
+        open_phase(pool, pool->num_ops, 0);
+        for (int32_t i = 1; i < pool->count; i++) pthread_join(pool->threads[i - 1], NULL);
     }
-    for (int i = 0; i < pool->count; i++) free(pool->workers[i].scratch);
+    for (int32_t i = 0; i < pool->count; i++) free(pool->workers[i].scratch);
     free(pool->workers);
     free(pool->threads);
     free(pool);
@@ -158,21 +173,21 @@ void octavo_pool_destroy(pool_t *pool) {
 
 int64_t octavo_pool_scratch_bytes(const pool_t *pool) {
     int64_t total = 0;
-    for (int i = 0; i < pool->count; i++) total += (int64_t)pool->workers[i].scratch_bytes;
+    for (int32_t i = 0; i < pool->count; i++) total += (int64_t)pool->workers[i].scratch_bytes;
     return total;
 }
 
-void pool_run(pool_t *pool, const step_t *step, region_t region, const void *context) {
-    if (pool->owner != getpid()) {
-        pthread_mutex_init(&pool->callers, NULL); // a thread of the parent may have held it
-        start_threads(pool);
-    }
+void octavo_run(pool_t *pool, const op_t *ops, int32_t num_ops, const step_t *step) {
+    if (pool->owner != getpid()) start_threads(pool);
     pthread_mutex_lock(&pool->callers);
-    pool->region = region;
-    pool->context = context;
-    for (int i = 0; i < pool->count; i++) pool->workers[i].step = step;
-    if (pool->count > 1) change(pool, &pool->generation);
-    region(&pool->workers[0], context);
-    barrier(&pool->workers[0]);
+    pool->ops = ops;
+    pool->num_ops = num_ops;
+    pool->step = step;
+    open_phase(pool, 0, 0);
+    for (unsigned long long seen;;) {
+        if (do_item(&pool->workers[0], &seen)) continue;
+        if (seen & LIST_DONE) break;
+        wait_for_phase(pool, seen);
+    }
     pthread_mutex_unlock(&pool->callers);
 }
