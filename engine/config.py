@@ -41,6 +41,12 @@ class EngineConfig:
     max_num_seqs: int | None = _setting(None, "sequences that may run at once; none: 256, but at most half of the tokens of a step")
     max_num_batched_tokens: int | None = _setting(None, "tokens that one step may compute; none: 256 on the CPU, 8192 on CUDA")
 
+    scheduling_policy: Literal["priority", "fcfs", "fair"] = _setting(
+        "priority",
+        "who starts first; priority: lower `priority`, then arrival; fcfs: arrival; fair: tenants (`user`, or the API key) take turns",
+    )
+    max_overtakings: int = _setting(100, "starts of other sequences in a row after which the one that has waited longest is next")
+
     block_size: int = _setting(16, "tokens in one KV block; a power of two")
     gpu_memory_utilization: float = _setting(0.9, "share of the GPU's memory for weights, activations and KV cache")
     kv_cache_memory: int | None = _setting(
@@ -58,6 +64,7 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be one of {', '.join(get_args(kind))}, but is {getattr(self, name)!r}")
         _at_least("max_num_seqs", self.max_num_seqs, 1)
         _at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        _at_least("max_overtakings", self.max_overtakings, 0)
         _at_least("max_model_len", self.max_model_len, 1)
         _at_least("num_threads", self.num_threads, 1)
         _at_least("kv_cache_memory", self.kv_cache_memory, 1)

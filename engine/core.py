@@ -29,6 +29,8 @@ class EngineCore:
             token_budget=config.token_budget,
             eos_token_ids=model_config.eos_token_ids,
             max_model_len=resolve_max_model_len(config, model_config),
+            policy=config.scheduling_policy,
+            max_overtakings=config.max_overtakings,
         )
         self._under_way: deque[tuple[ScheduledStep, Future[StepOutput]]] = deque()
         self._stats = EngineStats(blocks_total=executor.info.num_blocks)

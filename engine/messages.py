@@ -22,6 +22,7 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     max_tokens: int  # params.max_tokens, or what the context leaves
     arrival: int = 0  # order of arrival at the API process; smaller came first
     priority: int = 0  # smaller goes first
+    tenant: str = ""  # whose request it is, where tenants take turns
     cache_salt: str | None = None  # only requests of one salt share cached blocks
     generated_token_ids: list[int] = []  # delivered before the engine was restarted
 

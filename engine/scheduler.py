@@ -7,7 +7,6 @@ When blocks run out, the sequence that would go last gives its own up and is com
 
 from __future__ import annotations
 
-import heapq
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from engine.messages import EngineRequest, SequenceOutput
 from engine.outputs import FinishReason, TokenLogprobs
 from engine.sequence import Sequence, SequenceStatus
 from engine.step import BlockUpdate, NewSequence, StepInput, StepOutput
+from engine.waiting_queue import WaitingQueue
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,15 @@ class Scheduler:
     """
 
     def __init__(
-        self, block_manager: BlockManager, *, max_num_seqs: int, token_budget: int, eos_token_ids: Iterable[int], max_model_len: int
+        self,
+        block_manager: BlockManager,
+        *,
+        max_num_seqs: int,
+        token_budget: int,
+        eos_token_ids: Iterable[int],
+        max_model_len: int,
+        policy: str = "priority",
+        max_overtakings: int = 100,
     ) -> None:
         self.block_manager = block_manager
         self.token_budget = token_budget
@@ -44,19 +52,17 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.eos_token_ids = frozenset(eos_token_ids)
         self.sequences: dict[str, Sequence] = {}  # all that have not finished, by request id
-        self.running: list[Sequence] = []  # in order of precedence
+        self.running: list[Sequence] = []  # by rank: the last is the first to give way
+        self.waiting = WaitingQueue(policy, max_overtakings)
         self.num_preemptions = 0
         self.num_prefix_queries = 0  # prompt tokens looked up in the prefix cache
         self.num_prefix_hits = 0  # of these, found
-        self._waiting: list[tuple[tuple[int, int, int], int, Sequence]] = []  # a heap; entries of aborted sequences go stale
-        self._num_stale = 0
-        self._num_queued = 0  # breaks ties in the heap
         self._free_slots = list(range(self.max_num_seqs - 1, -1, -1))
         self._changed_blocks: list[tuple[Sequence, list[int]]] = []  # table entries that the worker has yet to hear of
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting) - self._num_stale
+        return len(self.waiting)
 
     @property
     def has_unfinished(self) -> bool:
@@ -68,7 +74,7 @@ class Scheduler:
         assert request.request_id not in self.sequences, f"request id {request.request_id!r} is in use"
         sequence = Sequence(request)
         self.sequences[request.request_id] = sequence
-        self._queue(sequence)
+        self.waiting.add(sequence)
 
     def abort(self, request_id: str) -> bool:
         """Drop a sequence; it is in no step scheduled from now on. False if there is none of that id (it may just have finished)."""
@@ -151,19 +157,25 @@ class Scheduler:
             sequence.num_pending_tokens += 1
         self.block_manager.register(sequence, step_done=False)
 
+    def _next_waiting(self) -> Sequence | None:
+        """The waiting sequence that goes first, if it may start."""
+        sequence = self.waiting.first()
+        # Preempted while its newest token was being computed: the worker can be told of it once that is known.
+        return None if sequence is None or sequence.num_pending_tokens else sequence
+
     def _admit(self, sequence: Sequence, step: _StepBuilder) -> bool:
         # Some blocks are left to the running ones, or a sequence admitted now would soon be preempted for them.
         num_spare = min(len(self.running), self.block_manager.num_blocks // 10)
         if not self.block_manager.admit(sequence, num_spare):
             return False
-        heapq.heappop(self._waiting)
+        self.waiting.start(sequence)
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
             self.num_prefix_queries += sequence.num_prompt_tokens
             self.num_prefix_hits += sequence.num_cached_tokens
         sequence.slot = self._free_slots.pop()
         sequence.status = SequenceStatus.RUNNING
-        insort(self.running, sequence, key=lambda s: s.order)
+        insort(self.running, sequence, key=lambda s: s.rank)
         step.new_sequences.append(
             NewSequence(
                 slot=sequence.slot,
@@ -184,7 +196,7 @@ class Scheduler:
         sequence.status = SequenceStatus.WAITING
         sequence.num_preemptions += 1
         self.num_preemptions += 1
-        self._queue(sequence)
+        self.waiting.add(sequence)
 
     # -- parts of update -------------------------------------------------------------------------------------------------------------
 
@@ -236,39 +248,12 @@ class Scheduler:
             sequence.finish_reason = "length"
 
     def _finish(self, sequence: Sequence, reason: FinishReason, stop_reason: int | None) -> None:
-        waits = sequence.status is SequenceStatus.WAITING
-        if not waits:
+        if sequence.status is SequenceStatus.RUNNING:
             self._leave_running(sequence)
+        self.waiting.finish(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason, sequence.stop_reason = reason, stop_reason
         del self.sequences[sequence.request_id]
-        if waits:
-            self._num_stale += 1
-            self._drop_stale_entries()
-
-    # -- queues ------------------------------------------------------------------------------------------------------------------------
-
-    def _queue(self, sequence: Sequence) -> None:
-        self._num_queued += 1
-        heapq.heappush(self._waiting, (sequence.order, self._num_queued, sequence))
-
-    def _drop_stale_entries(self) -> None:
-        """Once most of the queue is stale: clients that come and go behind a head that cannot start yet must not pile up."""
-        if 2 * self._num_stale > len(self._waiting):
-            self._waiting = [entry for entry in self._waiting if entry[2].status is not SequenceStatus.FINISHED]
-            heapq.heapify(self._waiting)
-            self._num_stale = 0
-
-    def _next_waiting(self) -> Sequence | None:
-        """The waiting sequence that goes first, if it may start."""
-        while self._waiting and self._waiting[0][2].status is SequenceStatus.FINISHED:
-            heapq.heappop(self._waiting)
-            self._num_stale -= 1
-        if not self._waiting:
-            return None
-        sequence = self._waiting[0][2]
-        # Preempted while its newest token was being computed: the worker can be told of it once that is known.
-        return None if sequence.num_pending_tokens else sequence
 
     def _leave_running(self, sequence: Sequence) -> None:
         self.block_manager.release(sequence)
@@ -279,14 +264,13 @@ class Scheduler:
 
     def check(self) -> None:
         """Verify every invariant of the scheduler and of its block manager. Raises AssertionError with what is wrong."""
-        assert self.running == sorted(self.running, key=lambda s: s.order), "the running sequences are out of order"
+        assert self.running == sorted(self.running, key=lambda s: s.rank), "the running sequences are out of order"
         for sequence in self.running:
             assert sequence.status is SequenceStatus.RUNNING
             assert sequence.slot is not None
         slots = [s.slot for s in self.running if s.slot is not None]
         assert sorted(slots + self._free_slots) == list(range(self.max_num_seqs)), "a slot is lost or taken twice"
-        waiting = {id(s) for _, _, s in self._waiting if s.status is not SequenceStatus.FINISHED}
-        assert len(waiting) == self.num_waiting, "the count of waiting sequences is wrong"
+        waiting = {id(s) for s in self.waiting}
         assert len(waiting) + len(self.running) == len(self.sequences), "a sequence is lost"
         for sequence in self.sequences.values():
             waits = sequence.status is SequenceStatus.WAITING

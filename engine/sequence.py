@@ -31,6 +31,7 @@ class Sequence:
         self.block_hashes: list[bytes] = []  # of the full blocks of token_ids, chained; grows on demand
         self.num_registered_blocks = 0  # leading entries of block_table that are in the prefix cache under their hash
         self.slot: int | None = None  # row in the worker's tables while running
+        self.rank: tuple[int, ...] = ()  # among the running ones, given by the waiting queue: the largest is preempted first
         self.num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache at first admission
         self.num_prompt_logprobs_sent = 0  # prompt log probabilities already delivered
         self.num_preemptions = 0
@@ -70,9 +71,9 @@ class Sequence:
         return self.num_tokens - self.num_prompt_tokens >= self.request.max_tokens
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        """Smaller goes first: priority, then arrival, then sample index."""
-        return (self.request.priority, self.request.arrival, self.request.sample_index)
+    def has_aged(self) -> bool:
+        """It once waited so long that it started before its turn."""
+        return self.rank[:1] == (0,)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

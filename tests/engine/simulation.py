@@ -14,6 +14,7 @@ from simulated_worker import EOS, VOCAB_SIZE, Worker, histories, tokens_alone
 from engine.block_manager import BlockManager
 from engine.messages import EngineRequest, SequenceOutput
 from engine.outputs import TokenLogprobs
+from engine.policies import POLICIES
 from engine.sampling_params import SamplingParams
 from engine.scheduler import ScheduledStep, Scheduler
 from engine.sequence import Sequence, SequenceStatus
@@ -30,6 +31,8 @@ class Setting:
     max_model_len: int = 40
     enable_prefix_caching: bool = True
     depth: int = 1  # steps under way at once
+    policy: str = "priority"
+    max_overtakings: int = 100
 
     @staticmethod
     def draw(rng: random.Random) -> Setting:
@@ -45,6 +48,8 @@ class Setting:
             max_model_len=max_model_len,
             enable_prefix_caching=rng.random() < 0.8,
             depth=rng.choice([1, 1, 2, 3]),
+            policy=rng.choice(list(POLICIES)),
+            max_overtakings=rng.choice([0, 1, 3, 100]),
         )
 
 
@@ -76,6 +81,8 @@ class Simulation:
             token_budget=setting.token_budget,
             eos_token_ids=[EOS],
             max_model_len=setting.max_model_len,
+            policy=setting.policy,
+            max_overtakings=setting.max_overtakings,
         )
         self.worker = Worker(setting.block_size)
         self.requests: dict[str, Tracked] = {}
@@ -96,6 +103,7 @@ class Simulation:
         seed: int = 0,
         sample_index: int = 0,
         priority: int = 0,
+        tenant: str = "",
         cache_salt: str | None = None,
         num_resumed: int = 0,
     ) -> str:
@@ -109,6 +117,7 @@ class Simulation:
             max_tokens=max(1, min(max_tokens, self.setting.max_model_len - len(prompt))),
             arrival=len(self.requests),
             priority=priority,
+            tenant=tenant,
             cache_salt=cache_salt,
         )
         delivered = tokens_alone(request)[0][:-1][:num_resumed]
@@ -248,6 +257,7 @@ class Traffic:
                 seed=rng.randrange(4),
                 sample_index=sample_index,
                 priority=rng.choice([0, 0, 0, -1, 2]),
+                tenant=rng.choice(["", "", "a", "b", "c"]),
                 cache_salt=rng.choice([None, None, None, "a", "b"]),
                 num_resumed=rng.choice([0, 0, 0, 0, 7]),
             )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine.block_manager import BlockManager
@@ -17,15 +19,23 @@ EOS = 0
 class Bench:
     """A scheduler, and the few words that a test of it needs."""
 
-    def __init__(self, num_blocks: int = 64, max_num_seqs: int = 8, token_budget: int = 16, max_model_len: int = 100) -> None:
+    def __init__(
+        self, num_blocks: int = 64, max_num_seqs: int = 8, token_budget: int = 16, max_model_len: int = 100, **settings: Any
+    ) -> None:
         self.manager = BlockManager(num_blocks, BLOCK_SIZE, salt=b"salt")
         self.scheduler = Scheduler(
-            self.manager, max_num_seqs=max_num_seqs, token_budget=token_budget, eos_token_ids=[EOS], max_model_len=max_model_len
+            self.manager, max_num_seqs=max_num_seqs, token_budget=token_budget, eos_token_ids=[EOS], max_model_len=max_model_len, **settings
         )
         self.num_added = 0
 
     def add(
-        self, name: str, prompt: int | list[int], max_tokens: int = 50, priority: int = 0, params: SamplingParams | None = None
+        self,
+        name: str,
+        prompt: int | list[int],
+        max_tokens: int = 50,
+        priority: int = 0,
+        params: SamplingParams | None = None,
+        tenant: str = "",
     ) -> None:
         """A prompt given as a number is of that length and like no other."""
         self.num_added += 1
@@ -40,6 +50,7 @@ class Bench:
                 max_tokens=max_tokens,
                 arrival=self.num_added,
                 priority=priority,
+                tenant=tenant,
             )
         )
 
@@ -131,6 +142,31 @@ def test_priority_goes_before_arrival_and_arrival_before_sample_index() -> None:
     bench.add("idle", 2, max_tokens=1, priority=5)
     bench.add("later", 2, max_tokens=1)
     assert [list(bench.step()) for _ in range(4)] == [["urgent"], ["late"], ["later"], ["idle"]]
+
+
+def test_one_request_of_a_tenant_starts_at_the_first_free_slot_ahead_of_500_queued_ones_of_another() -> None:
+    bench = Bench(max_num_seqs=2, policy="fair")
+    for i in range(500):
+        bench.add(f"many {i}", 2, max_tokens=2, tenant="many")
+    bench.step()
+    bench.add("one", 2, max_tokens=1, tenant="one")
+    assert bench.step() == {"many 0": 1, "many 1": 1}
+    assert bench.step() == {"one": 2, "many 2": 2}
+
+
+def test_no_waiting_request_waits_for_ever_under_a_constant_flood_of_higher_priority() -> None:
+    bench = Bench(num_blocks=10, max_num_seqs=4, max_model_len=30, max_overtakings=10)
+    for i in range(8):
+        bench.add(f"flood {i}", 3, max_tokens=6)
+    bench.add("patient", 5, max_tokens=9, priority=10)
+    num_steps = 0
+    while "patient" in bench.scheduler.sequences:
+        for _ in range(2):
+            bench.add(f"flood {bench.num_added}", 3, max_tokens=6)
+        bench.step()
+        num_steps += 1
+        assert num_steps < 100
+    assert bench.scheduler.num_waiting > 10
 
 
 def test_a_small_request_does_not_overtake_a_large_one_that_does_not_fit_yet() -> None:
@@ -347,7 +383,7 @@ def test_clients_that_come_and_go_leave_nothing_in_the_queue() -> None:
         bench.scheduler.abort(f"{i}")
         bench.scheduler.check()
     assert bench.scheduler.num_waiting == 1
-    assert len(bench.scheduler._waiting) <= 2
+    assert len(bench.scheduler.waiting._by_arrival._heap) <= 3
     bench.scheduler.abort("running")
     assert bench.step() == {"first": 3}
 

@@ -13,6 +13,7 @@ from simulation import Setting, Simulation, Traffic, run
 from engine.block_manager import BlockManager, FreeList
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
+from engine.waiting_queue import WaitingQueue
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -33,7 +34,7 @@ def test_long_random_traffic_gets_the_tokens_that_each_request_gets_alone(seed: 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_pool_for_one_sequence_preempts_all_the_time_and_still_finishes_all(depth: int) -> None:
     setting = Setting(block_size=2, num_blocks=20, max_num_seqs=6, token_budget=9, max_model_len=40, depth=depth)
-    num_preemptions = sum(run(seed, 60, setting).scheduler.num_preemptions for seed in range(15))
+    num_preemptions = sum(run(seed, 60, setting).scheduler.num_preemptions for seed in range(20))
     assert num_preemptions > 20
 
 
@@ -190,15 +191,15 @@ def tells_the_worker_nothing_of_replaced_blocks(patch: pytest.MonkeyPatch) -> No
 def resumes_before_the_newest_token_is_known(patch: pytest.MonkeyPatch) -> None:
     def wrong(self: Scheduler) -> Any:
         right(self)
-        return self._waiting[0][2] if self._waiting else None
+        return self.waiting.first()
 
     right = Scheduler._next_waiting
     patch.setattr(Scheduler, "_next_waiting", wrong)
 
 
 def forgets_a_preempted_sequence(patch: pytest.MonkeyPatch) -> None:
-    right = Scheduler._queue
-    patch.setattr(Scheduler, "_queue", lambda self, sequence: None if sequence.num_preemptions else right(self, sequence))
+    right = WaitingQueue.add
+    patch.setattr(WaitingQueue, "add", lambda self, sequence: None if sequence.num_preemptions else right(self, sequence))
 
 
 def sends_prompt_logprobs_again_after_a_preemption(patch: pytest.MonkeyPatch) -> None:
