@@ -157,6 +157,30 @@ class BlockManager:
             sequence.block_table.append(self._take().block_id)
         return True
 
+    def num_cached_tokens(self, sequence: Sequence) -> int:
+        """The tokens of a waiting sequence that the cache holds now: what `admit` would find."""
+        return len(self._find_prefix(sequence)) * self.block_size
+
+    def adopt_cached(self, sequence: Sequence) -> list[int]:
+        """Replace blocks that a prompt under way has yet to compute by ones that another has computed since.
+
+        Advances `num_computed_tokens` past them; returns the changed indices of the block table.
+        """
+        changed: list[int] = []
+        if self._chain_forgotten(sequence):
+            return changed
+        while (index := sequence.num_computed_tokens // self.block_size) < self._max_hits(sequence):
+            if index != sequence.num_registered_blocks:
+                break  # an earlier block of its own stands in for a cached one until its step is done
+            block = self._by_hash.get(self._hash(sequence, index))
+            if block is None or block.block_id == sequence.block_table[index]:
+                break
+            self._replace(sequence, index, block)
+            sequence.num_registered_blocks = index + 1
+            sequence.num_computed_tokens = (index + 1) * self.block_size
+            changed.append(index)
+        return changed
+
     def register(self, sequence: Sequence, step_done: bool) -> list[int]:
         """Enter the sequence's full computed blocks in the prefix cache.
 

@@ -41,6 +41,13 @@ class EngineConfig:
     max_num_seqs: int | None = _setting(None, "sequences that may run at once; none: 256, but at most half of the tokens of a step")
     max_num_batched_tokens: int | None = _setting(None, "tokens that one step may compute; none: 256 on the CPU, 8192 on CUDA")
 
+    max_num_partial_prefills: int = _setting(
+        1, "prompts that may be partly computed at once; of more, those behind wait for a whole step's room"
+    )
+    long_prefill_token_threshold: int = _setting(
+        0, "most tokens of one prompt in one step, so that short prompts behind a long one need not wait for it; 0: no such limit"
+    )
+
     scheduling_policy: Literal["priority", "fcfs", "fair"] = _setting(
         "priority",
         "who starts first; priority: lower `priority`, then arrival; fcfs: arrival; fair: tenants (`user`, or the API key) take turns",
@@ -64,6 +71,8 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be one of {', '.join(get_args(kind))}, but is {getattr(self, name)!r}")
         _at_least("max_num_seqs", self.max_num_seqs, 1)
         _at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        _at_least("max_num_partial_prefills", self.max_num_partial_prefills, 1)
+        _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         _at_least("max_overtakings", self.max_overtakings, 0)
         _at_least("max_model_len", self.max_model_len, 1)
         _at_least("num_threads", self.num_threads, 1)

@@ -31,6 +31,8 @@ class EngineCore:
             max_model_len=resolve_max_model_len(config, model_config),
             policy=config.scheduling_policy,
             max_overtakings=config.max_overtakings,
+            max_num_partial_prefills=config.max_num_partial_prefills,
+            long_prefill_token_threshold=config.long_prefill_token_threshold,
         )
         self._under_way: deque[tuple[ScheduledStep, Future[StepOutput]]] = deque()
         self._stats = EngineStats(blocks_total=executor.info.num_blocks)

@@ -44,12 +44,16 @@ class Scheduler:
         max_model_len: int,
         policy: str = "priority",
         max_overtakings: int = 100,
+        max_num_partial_prefills: int = 1,
+        long_prefill_token_threshold: int = 0,
     ) -> None:
         self.block_manager = block_manager
         self.token_budget = token_budget
         assert max_num_seqs <= token_budget, "each running sequence must be able to decode in every step"
         self.max_num_seqs = max_num_seqs
         self.max_model_len = max_model_len
+        self.max_num_partial_prefills = max_num_partial_prefills
+        self.long_prefill_token_threshold = long_prefill_token_threshold
         self.eos_token_ids = frozenset(eos_token_ids)
         self.sequences: dict[str, Sequence] = {}  # all that have not finished, by request id
         self.running: list[Sequence] = []  # by rank: the last is the first to give way
@@ -94,12 +98,11 @@ class Scheduler:
             if sequence.status is SequenceStatus.RUNNING and not sequence.reached_max_tokens and self._grow_or_preempt(sequence, step):
                 self._schedule_chunk(sequence, 1, step)
                 budget -= 1
-        # One at most: a prompt that is cut takes all the budget, and none is admitted until the rest of it has left some. So no prompt
-        # computes what another is computing, but finds it in the cache when it is admitted.
         for sequence in [s for s in self.running if not s.is_decoding]:
-            budget -= self._prefill(sequence, budget, step)
+            if budget:
+                budget -= self._prefill(sequence, budget, step)
         while budget and self._free_slots and (candidate := self._next_waiting()) is not None:
-            if not self._admit(candidate, step):
+            if self._is_one_cut_too_many(candidate, budget) or not self._admit(candidate, step):
                 break
             budget -= self._prefill(candidate, budget, step)
         if not step.sequences:
@@ -143,10 +146,24 @@ class Scheduler:
         return True
 
     def _prefill(self, sequence: Sequence, budget: int, step: _StepBuilder) -> int:
-        """Schedule the next chunk of a prompt. Returns its length."""
-        num_tokens = min(sequence.num_uncomputed_tokens, budget)
+        """Schedule the next chunk of a prompt, without what another one has computed since. Returns its length."""
+        step.update_blocks(sequence, self.block_manager.adopt_cached(sequence))
+        num_tokens = self._chunk_len(sequence.num_uncomputed_tokens, budget)
         self._schedule_chunk(sequence, num_tokens, step)
         return num_tokens
+
+    def _chunk_len(self, num_uncomputed: int, budget: int) -> int:
+        threshold = self.long_prefill_token_threshold
+        return min(num_uncomputed, budget, threshold) if threshold else min(num_uncomputed, budget)
+
+    def _is_one_cut_too_many(self, candidate: Sequence, budget: int) -> bool:
+        """Whether the candidate's prompt would be cut while as many as may be are cut already."""
+        if self._chunk_len(candidate.num_tokens, budget) == candidate.num_tokens:
+            return False
+        if sum(not s.is_decoding for s in self.running) < self.max_num_partial_prefills:
+            return False
+        num_uncomputed = candidate.num_tokens - self.block_manager.num_cached_tokens(candidate)
+        return self._chunk_len(num_uncomputed, budget) < num_uncomputed
 
     def _schedule_chunk(self, sequence: Sequence, num_tokens: int, step: _StepBuilder) -> None:
         start = sequence.num_computed_tokens

@@ -33,6 +33,8 @@ class Setting:
     depth: int = 1  # steps under way at once
     policy: str = "priority"
     max_overtakings: int = 100
+    max_num_partial_prefills: int = 1
+    long_prefill_token_threshold: int = 0
 
     @staticmethod
     def draw(rng: random.Random) -> Setting:
@@ -50,6 +52,8 @@ class Setting:
             depth=rng.choice([1, 1, 2, 3]),
             policy=rng.choice(list(POLICIES)),
             max_overtakings=rng.choice([0, 1, 3, 100]),
+            max_num_partial_prefills=rng.choice([1, 1, 2, 4]),
+            long_prefill_token_threshold=rng.choice([0, 0, 1, 3, 8]),
         )
 
 
@@ -83,6 +87,8 @@ class Simulation:
             max_model_len=setting.max_model_len,
             policy=setting.policy,
             max_overtakings=setting.max_overtakings,
+            max_num_partial_prefills=setting.max_num_partial_prefills,
+            long_prefill_token_threshold=setting.long_prefill_token_threshold,
         )
         self.worker = Worker(setting.block_size)
         self.requests: dict[str, Tracked] = {}
@@ -185,8 +191,10 @@ class Simulation:
         lens, size = step.input.query_lens, self.setting.block_size
         assert sum(lens) <= self.setting.token_budget
         assert len(lens) <= self.setting.max_num_seqs
-        # So what one prompt computes is never being computed for another too: that finds it in the cache when it is admitted.
-        assert sum(not sequence.is_decoding for sequence in self.scheduler.running) <= 1, "two prompts are half computed"
+        num_partial = sum(not sequence.is_decoding for sequence in self.scheduler.running)
+        assert num_partial <= self.setting.max_num_partial_prefills, "too many prompts are half computed"
+        threshold = self.setting.long_prefill_token_threshold
+        assert not threshold or max(lens) <= threshold, "a chunk is longer than it may be"
         holders: dict[int, list[Sequence]] = {}
         for sequence in self.scheduler.running:
             for block_id in sequence.block_table:

@@ -187,6 +187,7 @@ def test_requests_that_need_every_position_find_nothing_but_leave_their_blocks_t
     needing = new_sequence(prompt, prompt_logprobs=1)
     assert manager.admit(needing)
     assert needing.num_computed_tokens == 0
+    assert manager.adopt_cached(needing) == []
     compute(manager, needing)
     manager.check([needing])
     manager.release(needing)
@@ -275,6 +276,23 @@ def test_a_prompt_shares_the_blocks_that_another_one_fills_in_the_same_step() ->
     manager.check([first, second])
 
 
+def test_prompts_that_run_side_by_side_share_a_block_as_soon_as_one_has_scheduled_it() -> None:
+    manager = new_manager()
+    first, second = new_sequence(list(range(13))), new_sequence(list(range(13)))
+    assert manager.admit(first)
+    assert manager.admit(second)  # both came before anything was computed, so each has blocks of its own
+    assert not set(first.block_table) & set(second.block_table)
+    compute(manager, first, 9, step_done=False)
+    assert manager.adopt_cached(second) == [0, 1]
+    assert second.num_computed_tokens == 8
+    assert second.block_table[:2] == first.block_table[:2]
+    manager.check([first, second])
+    compute(manager, first, 4, step_done=False)
+    assert manager.adopt_cached(second) == [2]
+    assert second.num_computed_tokens == 12  # its last token is left to it
+    manager.check([first, second])
+
+
 def test_a_block_computed_twice_at_once_is_replaced_when_its_step_is_done_not_before() -> None:
     manager = new_manager()
     first, second = new_sequence(list(range(9))), new_sequence(list(range(9)))
@@ -322,6 +340,7 @@ def test_a_prompt_that_was_half_computed_at_a_reset_does_not_continue_another_on
     other = new_sequence(list(range(13)))
     assert manager.admit(other)
     compute(manager, other)
+    assert manager.adopt_cached(half) == []
     own = list(half.block_table)
     assert compute(manager, half, 9) == []
     assert half.block_table == own

@@ -14,6 +14,10 @@ from engine.errors import ConfigError
     [
         ({"max_num_seqs": 0}, "max_num_seqs must be at least 1, but is 0"),
         ({"max_num_batched_tokens": -5}, "max_num_batched_tokens must be at least 1, but is -5"),
+        ({"max_num_partial_prefills": 0}, "max_num_partial_prefills must be at least 1, but is 0"),
+        ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold must be at least 0, but is -1"),
+        ({"max_overtakings": -1}, "max_overtakings must be at least 0, but is -1"),
+        ({"scheduling_policy": "random"}, "scheduling_policy must be one of priority, fcfs, fair, but is 'random'"),
         ({"max_model_len": 0}, "max_model_len must be at least 1"),
         ({"num_threads": 0}, "num_threads must be at least 1"),
         ({"kv_cache_memory": 0}, "kv_cache_memory must be at least 1"),

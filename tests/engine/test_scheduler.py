@@ -125,6 +125,36 @@ def test_the_budget_is_shared_by_as_many_prompts_as_it_holds_in_order_of_arrival
     assert bench.step() == {"a": 1, "b": 1, "c": 2, "d": 6}
 
 
+def test_short_prompts_behind_a_long_one_get_their_first_token_in_their_first_step() -> None:
+    bench = Bench(token_budget=16, long_prefill_token_threshold=8)
+    bench.add("long", 40)
+    bench.add("short", 6)
+    bench.add("cut", 6)  # it would be the second that is partly computed
+    bench.add("behind", 1)
+    assert bench.step() == {"long": 8, "short": 6}
+    assert bench.step() == {"short": 1, "long": 8, "cut": 6, "behind": 1}
+
+
+def test_as_many_prompts_as_may_be_are_partly_computed_side_by_side_and_no_more() -> None:
+    bench = Bench(token_budget=16, long_prefill_token_threshold=5, max_num_partial_prefills=2)
+    for name in "abcd":
+        bench.add(name, 12)
+    assert bench.step() == {"a": 5, "b": 5}
+    assert bench.step() == {"a": 5, "b": 5}
+    assert bench.step() == {"a": 2, "b": 2, "c": 5, "d": 5}
+
+
+def test_what_the_cache_holds_of_a_prompt_does_not_count_as_a_long_one() -> None:
+    bench = Bench(token_budget=16, long_prefill_token_threshold=8)
+    prompt = list(range(100, 112))
+    bench.add("before", prompt, max_tokens=1)
+    bench.step()
+    bench.step()
+    bench.add("long", 40)
+    bench.add("known", [*prompt, 1])
+    assert bench.step() == {"long": 8, "known": 1}
+
+
 def test_no_more_sequences_run_than_there_are_slots() -> None:
     bench = Bench(max_num_seqs=2)
     for name in "abc":
@@ -216,6 +246,15 @@ def test_of_long_prompts_with_a_common_prefix_only_the_first_computes_it() -> No
     bench.add("first", [*prefix, 1])
     bench.add("second", [*prefix, 2])
     assert [bench.step() for _ in range(3)] == [{"first": 20}, {"first": 20}, {"first": 9, "second": 1}]
+
+
+def test_prompts_in_lockstep_compute_their_common_prefix_once_and_each_goes_on_where_the_other_is() -> None:
+    bench = Bench(token_budget=20, long_prefill_token_threshold=8, max_num_partial_prefills=2)
+    prefix = list(range(100, 148))
+    bench.add("first", [*prefix, 1])
+    bench.add("second", [*prefix, 2])
+    steps = [bench.step() for _ in range(4)]
+    assert steps == [{"first": 8, "second": 8}, {"first": 8, "second": 8}, {"first": 8, "second": 8}, {"first": 1, "second": 1}]
 
 
 # -- preemption

@@ -188,6 +188,16 @@ def tells_the_worker_nothing_of_replaced_blocks(patch: pytest.MonkeyPatch) -> No
     patch.setattr(Scheduler, "schedule", wrong)
 
 
+def adopts_a_block_without_telling_the_worker(patch: pytest.MonkeyPatch) -> None:
+    right = BlockManager.adopt_cached
+
+    def wrong(self: BlockManager, sequence: Sequence) -> list[int]:
+        right(self, sequence)
+        return []
+
+    patch.setattr(BlockManager, "adopt_cached", wrong)
+
+
 def resumes_before_the_newest_token_is_known(patch: pytest.MonkeyPatch) -> None:
     def wrong(self: Scheduler) -> Any:
         right(self)
@@ -230,6 +240,7 @@ def sends_prompt_logprobs_again_after_a_preemption(patch: pytest.MonkeyPatch) ->
         hashes_a_block_without_those_before_it,
         keeps_hits_for_requests_that_need_every_position,
         tells_the_worker_nothing_of_replaced_blocks,
+        adopts_a_block_without_telling_the_worker,
         resumes_before_the_newest_token_is_known,
         forgets_a_preempted_sequence,
         sends_prompt_logprobs_again_after_a_preemption,
