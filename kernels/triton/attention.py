@@ -13,8 +13,7 @@ from kernels.triton.attention_merge import attention_merge_kernel
 from kernels.triton.attention_prefill import attention_prefill_kernel
 
 # Constants and not tuned at run time: they fix the order of every sum, so a change here changes bits.
-SPLIT = 512  # keys of one decode program; a multiple of TILE
-TILE = 64  # keys per step of a program
+SPLIT = 512  # keys of one decode program; a multiple of the tile
 PREFILL_ROWS = 128  # query heads times tokens of one prefill program
 PARTIAL_FLOATS = 1 << 24  # 64 MiB: 64 sequences of 30,000 tokens with 32 heads of 128
 
@@ -29,8 +28,7 @@ class PagedAttention:
     The buffer for the partial sums of splits is allocated once and never moves (a captured CUDA graph keeps its address). Batches for
     which it is too small are decoded some sequences at a time: enough programs to fill a GPU, and the same bits. One stream only.
 
-    In half precision, head sizes 64 and 128 compile without register spills (but for a few words in windowed prefill on sm_80).
-    float32 of size 128, and size 256, spill.
+    In half precision, head sizes up to 128 compile without register spills. float32 of size 128, and size 256, spill.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -66,7 +64,7 @@ class PagedAttention:
             batch.num_seqs,
             **_tiles(kv_cache, shape),
             BLOCK_SIZE=kv_cache.shape[3],
-            TILE=TILE,
+            TILE=_tile(shape),
             ROWS=rows,
             QUERIES=queries,
             num_warps=8,
@@ -118,7 +116,7 @@ class PagedAttention:
             num_splits,
             **_tiles(kv_cache, shape),
             BLOCK_SIZE=kv_cache.shape[3],
-            TILE=TILE,
+            TILE=_tile(shape),
             ROWS=max(16, rows),
             PARTIAL=num_splits > 1,
             num_warps=4,
@@ -140,6 +138,11 @@ class PagedAttention:
                 num_warps=4,
                 enable_fp_fusion=False,
             )
+
+
+def _tile(shape: AttentionShape) -> int:
+    """Keys per step of a program: as many as registers hold beside the sums of a wide head on sm_80."""
+    return 64 if shape.head_size <= 64 else 32
 
 
 def _tiles(kv_cache: torch.Tensor, shape: AttentionShape) -> dict[str, int]:

@@ -41,6 +41,8 @@ def main(architectures: list[int]) -> None:
             launch_others(dtype)
         compiler.case = {"dtype": str(torch.bfloat16), "head_size": 128, "window": 4096}
         launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5, 4096))
+        compiler.case = {"dtype": str(torch.bfloat16), "head_size": 80}
+        launch_attention(torch.bfloat16, AttentionShape(32, 8, 80, 80**-0.5))
     try:
         TritonOps(torch.device("cpu"), torch.float16)
     except ValueError as error:
