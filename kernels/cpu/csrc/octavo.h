@@ -26,7 +26,7 @@ typedef struct {
     const int32_t *logits_indices;
 } step_t;
 
-// ---- Threads (threads.c, plan.c) -----------------------------------------------------------------------------------------------------
+// ---- Threads (threads.c) -----------------------------------------------------------------------------------------------------
 
 typedef struct pool pool_t;
 
@@ -50,7 +50,7 @@ typedef struct {
     const void *args; // the struct below that belongs to the kind
 } op_t;
 
-const kernel_t *kernel_of(const op_t *op); // plan.c
+const kernel_t *kernel_of(const op_t *op); // kinds.c
 
 pool_t *octavo_pool_create(int32_t num_threads);
 void octavo_pool_destroy(pool_t *pool);

@@ -1,0 +1,90 @@
+"""The C kernels are built once, safely, and are right on machines with fewer instructions than this one."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from cpu_cases import CPU, REFERENCE, cpu_ops, make_batch, make_cache, random_quantized
+
+from kernels.batch import AttentionShape
+from kernels.cpu import build
+from kernels.cpu.ops import CpuOps
+from kernels.cpu.structs import load_library
+
+
+def build_in(directory: Path, sources: Path) -> subprocess.Popen[str]:
+    """A process that builds `sources` with an empty cache directory."""
+    script = (
+        f"from pathlib import Path; from kernels.cpu import build; build.SOURCE_DIR = Path({str(sources)!r}); print(build.library_path())"
+    )
+    environment = {"XDG_CACHE_HOME": str(directory), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    return subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_processes_that_build_at_once_leave_one_private_library(tmp_path):
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "small.c").write_text("int answer(void) { return 42; }\n")
+    processes = [build_in(tmp_path, sources) for _ in range(2)]
+    paths = {process.communicate(timeout=120)[0].strip() for process in processes}
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(paths) == 1
+    directory = Path(paths.pop()).parent
+    assert directory.stat().st_mode & 0o077 == 0
+    assert [entry.suffix for entry in directory.iterdir()] == [".so"]
+
+
+def test_a_cache_directory_that_others_may_write_to_is_not_trusted(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert build.cache_dir() == tmp_path / "octavo"
+    (tmp_path / "octavo").chmod(0o777)
+    assert tmp_path not in build.cache_dir().parents
+
+
+def test_another_processor_another_library(monkeypatch):
+    compiler = build.find_compiler()
+    here = build.fingerprint(compiler, [])
+    assert here == build.fingerprint(compiler, [])
+    assert here != build.fingerprint(compiler, ["-march=native"])
+    monkeypatch.setattr(build, "processor", lambda: "another")
+    assert here != build.fingerprint(compiler, [])
+
+
+@pytest.fixture(scope="module", params=["-march=x86-64", "-march=haswell"] if platform.machine() == "x86_64" else [])
+def plainer_ops(request, tmp_path_factory):
+    """The kernels as an older processor gets them: without any of the instructions that vectors are made of, and with AVX2 alone."""
+    if request.param == "-march=haswell" and "avx2" not in build.processor():
+        pytest.skip("this processor has no AVX2")
+    path = tmp_path_factory.mktemp("plain") / "kernels.so"
+    build.compile_library(build.find_compiler(), [request.param, *build.FLAGS], path)
+    return CpuOps(load_library(path), CPU, torch.float32, 2)
+
+
+@pytest.mark.parametrize(("bits", "signed", "group_size"), [(4, False, 32), (3, True, 16), (8, True, 32), (6, True, 16)])
+def test_plainer_machines_compute_the_same_products(plainer_ops, bits, signed, group_size):
+    generator = torch.Generator().manual_seed(bits)
+    weight = random_quantized(61, 192, generator, bits, signed, group_size)
+    x = torch.randn(13, 192, generator=generator)
+    ops = cpu_ops()
+    expected = ops.linear(x, ops.pack_linear(weight, None))
+    packed = plainer_ops.pack_linear(weight, None)
+    torch.testing.assert_close(plainer_ops.linear(x, packed), expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(plainer_ops.linear(x[4:5], packed)[0], plainer_ops.linear(x, packed)[4])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_plainer_machines_compute_the_same_attention(plainer_ops, dtype):
+    generator = torch.Generator().manual_seed(1)
+    shape = AttentionShape(6, 2, 80, 0.1, sliding_window=90)
+    batch = make_batch([(300, 1), (0, 40), (77, 5)], 16, 80, generator)
+    cache = make_cache(80, shape, 16, dtype, generator)
+    qkv = torch.randn(batch.num_tokens, shape.qkv_size, generator=generator)
+    expected = REFERENCE.paged_attention(qkv, cache, batch, shape)
+    torch.testing.assert_close(plainer_ops.paged_attention(qkv, cache, batch, shape), expected, rtol=1e-4, atol=1e-5)
+    x = torch.randn(3, 100, generator=generator) * 10
+    torch.testing.assert_close(plainer_ops.silu_and_mul(x), REFERENCE.silu_and_mul(x), rtol=1e-5, atol=1e-5)
