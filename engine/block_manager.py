@@ -98,6 +98,7 @@ class BlockManager:
         self._free = FreeList()
         self._by_hash: dict[bytes, Block] = {}
         self._num_cached = 0
+        self._copies: list[tuple[int, int]] = []  # since the last step was scheduled
         for block in self._blocks:
             self._free.push_back(block)
 
@@ -129,25 +130,47 @@ class BlockManager:
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def admit(self, sequence: Sequence, num_spare: int = 0) -> bool:
-        """Give a waiting sequence blocks for all its tokens, the longest cached prefix shared, or leave everything as it was.
+    def admit(self, sequence: Sequence, num_spare: int = 0, sibling: Sequence | None = None) -> bool:
+        """Give a waiting sequence blocks for all its tokens, the longest beginning shared that is there, or leave everything as it was.
 
-        Sets `num_computed_tokens` to the tokens that the cache held. False: fewer than `num_spare` blocks would be left.
+        That is the longest cached prefix, or what a `sibling` holds: its `num_shareable_tokens`, which must be in the sibling's blocks,
+        the last and partly filled one included. That block is copied at once, as the sequence will write to it. Sets
+        `num_computed_tokens` to the tokens that are shared. False: fewer than `num_spare` blocks would be left.
         """
         assert not sequence.block_table
-        hits = self._find_prefix(sequence)
-        num_needed = self.num_blocks_for(sequence.num_tokens) - len(hits)
-        num_unreferenced_hits = sum(1 for block in hits if block.ref_count == 0)
-        if self.num_available - num_unreferenced_hits - num_needed < num_spare:
+        shared = self._find_prefix(sequence)
+        num_shared_tokens, num_registered = len(shared) * self.block_size, len(shared)
+        if sibling is not None and sequence.num_shareable_tokens > num_shared_tokens:
+            num_shared_tokens = sequence.num_shareable_tokens
+            shared = [self._blocks[i] for i in sibling.block_table[: self.num_blocks_for(num_shared_tokens)]]
+            num_registered = min(sibling.num_registered_blocks, num_shared_tokens // self.block_size)
+        num_needed = self.num_blocks_for(sequence.num_tokens) - num_shared_tokens // self.block_size  # a copied one included
+        num_unreferenced = sum(1 for block in shared if block.ref_count == 0)
+        if self.num_available - num_unreferenced - num_needed < num_spare:
             return False
-        for block in hits:
+        for block in shared:
             self._reference(block)
-        sequence.block_table = [block.block_id for block in hits]
-        sequence.num_registered_blocks = len(hits)
-        sequence.num_computed_tokens = len(hits) * self.block_size
-        for _ in range(num_needed):
+        sequence.block_table = [block.block_id for block in shared]
+        sequence.num_registered_blocks = num_registered
+        sequence.num_computed_tokens = num_shared_tokens
+        if num_shared_tokens % self.block_size:
+            self._copy_on_write(sequence, len(shared) - 1)
+        while len(sequence.block_table) < self.num_blocks_for(sequence.num_tokens):
             sequence.block_table.append(self._take().block_id)
         return True
+
+    def has_settled(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether the sequence's full blocks up to `num_tokens` are for good, none of them about to be replaced by one of the same content.
+
+        Before that, a sequence that shares them would hold the end of a chain of cached blocks without its beginning.
+        """
+        settled = sequence.num_registered_blocks >= num_tokens // self.block_size
+        return settled or not self.enable_prefix_caching or self._chain_forgotten(sequence)
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """The copies of blocks, (source, destination) in order, that the step being scheduled must make before it computes."""
+        copies, self._copies = self._copies, []
+        return copies
 
     def grow(self, sequence: Sequence) -> bool:
         """Make room for the sequence's newest token. False: a block was needed and none is to be had."""
@@ -157,9 +180,10 @@ class BlockManager:
             sequence.block_table.append(self._take().block_id)
         return True
 
-    def num_cached_tokens(self, sequence: Sequence) -> int:
-        """The tokens of a waiting sequence that the cache holds now: what `admit` would find."""
-        return len(self._find_prefix(sequence)) * self.block_size
+    def num_tokens_to_share(self, sequence: Sequence, sibling: Sequence | None) -> int:
+        """The tokens of a waiting sequence that the cache or its sibling holds now: what `admit` would find."""
+        in_cache = len(self._find_prefix(sequence)) * self.block_size
+        return in_cache if sibling is None else max(in_cache, sequence.num_shareable_tokens)
 
     def adopt_cached(self, sequence: Sequence) -> list[int]:
         """Replace blocks that a prompt under way has yet to compute by ones that another has computed since.
@@ -230,6 +254,7 @@ class BlockManager:
 
     def check(self, sequences: list[Sequence]) -> None:
         """Verify every invariant in full, given all sequences that hold blocks. Raises AssertionError with what is wrong."""
+        assert not self._copies, "blocks were copied, and no step was told"
         counts = [0] * self.num_blocks
         for sequence in sequences:
             for block_id in sequence.block_table:
@@ -300,6 +325,13 @@ class BlockManager:
             else:
                 self._free.push_back(block)
                 self._num_cached += 1
+
+    def _copy_on_write(self, sequence: Sequence, index: int) -> None:
+        """Give the sequence a block of its own in place of one that others hold too."""
+        shared, own = self._blocks[sequence.block_table[index]], self._take()
+        self._copies.append((shared.block_id, own.block_id))
+        self._dereference(shared)
+        sequence.block_table[index] = own.block_id
 
     def _replace(self, sequence: Sequence, index: int, block: Block) -> None:
         own = self._blocks[sequence.block_table[index]]

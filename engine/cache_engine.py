@@ -27,11 +27,29 @@ class CacheEngine:
         self.kv_caches = [self.pool[:, layer] for layer in range(len(shapes))]
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy blocks, (source, destination) each, in all layers."""
-        if pairs:
-            indices = torch.tensor(pairs, dtype=torch.int64, device=self.pool.device)
+        """Copy blocks, (source, destination) each, in all layers; the result is that of one copy after the other."""
+        for independent in _in_waves(pairs):
+            indices = torch.tensor(independent, dtype=torch.int64, device=self.pool.device)
             for kv_cache in self.kv_caches:
                 self._ops.copy_blocks(kv_cache, indices)
+
+
+def _in_waves(pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """The pairs in order, cut wherever a block would be read or written after it was written, or written after it was read.
+
+    So the copies of a wave may run all at once. More than one is rare: blocks that are freed and taken again within a step.
+    """
+    waves: list[list[tuple[int, int]]] = []
+    read: set[int] = set()
+    written: set[int] = set()
+    for source, destination in pairs:
+        if not waves or source in written or destination in written or destination in read:
+            waves.append([])
+            read, written = set(), set()
+        waves[-1].append((source, destination))
+        read.add(source)
+        written.add(destination)
+    return waves
 
 
 def block_shape(shape: AttentionShape, block_size: int) -> tuple[int, int, int, int]:

@@ -85,7 +85,7 @@ class EngineCore:
         stats = self._stats
         stats.steps_total += 1
         for new in step.input.new_sequences:
-            if len(new.token_ids) == new.num_prompt_tokens:  # not resumed
+            if new.sample_index == 0 and len(new.token_ids) == new.num_prompt_tokens:  # not resumed, and no fork
                 stats.prompt_tokens_total += new.num_prompt_tokens
         for output in outputs:
             stats.generation_tokens_total += len(output.new_token_ids)

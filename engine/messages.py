@@ -19,6 +19,7 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     params: SamplingParams
     seed: int  # of 64 bits, fixed by the API process on arrival
     sample_index: int = 0  # which of the request's n sequences this is
+    group_id: str | None = None  # the same for all sequences of a request that has several: they share the prompt's blocks
     max_tokens: int  # params.max_tokens, or what the context leaves
     arrival: int = 0  # order of arrival at the API process; smaller came first
     priority: int = 0  # smaller goes first

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from engine.best_of import keep_best
 from engine.detokenizer import IncrementalDetokenizer
 from engine.messages import EngineRequest, SequenceOutput
 from engine.outputs import CompletionOutput, RequestOutput, TokenLogprobs
@@ -27,6 +28,7 @@ class OutputProcessor:
         self._by_id = {request.request_id: _SequenceState(request, tokenizer) for request in sequences}
         self._prompt_logprobs: list[TokenLogprobs | None] | None = None if params.prompt_logprobs is None else [None]
         self._prompt_logprobs_given = False
+        self._unranked: RequestOutput | None = None  # all so far, where the best sequences are chosen at the end
 
     @property
     def finished(self) -> bool:
@@ -48,7 +50,10 @@ class OutputProcessor:
         return request
 
     def process(self, output: SequenceOutput) -> tuple[RequestOutput | None, bool]:
-        """What is new, if anything, and whether a stop string ended the sequence, so that the engine must be told."""
+        """What is new, if anything, and whether a stop string ended the sequence, so that the engine must be told.
+
+        With best_of above n nothing is, until all sequences have ended.
+        """
         state = self._by_id[output.request_id]
         if state.finished:
             return None, False
@@ -68,7 +73,11 @@ class OutputProcessor:
         if not self._prompt_logprobs_given and state.request.sample_index == 0:
             request_output.prompt_logprobs = self._prompt_logprobs
             self._prompt_logprobs_given = True
-        return request_output, state.finished and output.finish_reason is None
+        stopped = state.finished and output.finish_reason is None
+        if self._params.num_sequences == self._params.n:
+            return request_output, stopped
+        self._unranked = request_output if self._unranked is None else merge(self._unranked, request_output)
+        return (keep_best(self._unranked, self._params) if self.finished else None), stopped
 
 
 class _SequenceState:

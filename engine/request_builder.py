@@ -7,6 +7,7 @@ from collections.abc import Sequence as SequenceOf
 
 import msgspec
 
+from engine.best_of import with_ranking
 from engine.errors import InvalidRequestError
 from engine.messages import EngineRequest
 from engine.sampling_params import SamplingParams
@@ -24,7 +25,7 @@ class RequestBuilder:
     def build(
         self, request_id: str, prompt_token_ids: SequenceOf[int], params: SamplingParams, priority: int = 0, cache_salt: str | None = None
     ) -> list[EngineRequest]:
-        """One engine request for each of the n samples. Raises InvalidRequestError for what can never be served."""
+        """One engine request for each sequence to generate. Raises InvalidRequestError for what can never be served."""
         prompt = list(prompt_token_ids)
         max_tokens = self._limit_output(prompt, params)
         for name, token_ids in (("prompt", prompt), ("stop_token_ids", params.stop_token_ids)):
@@ -34,21 +35,23 @@ class RequestBuilder:
         if not -(2**31) <= priority < 2**31:
             raise InvalidRequestError(f"priority must be an integer of 32 bits, but is {priority}", param="priority")
         self._num_arrived += 1
+        params = with_ranking(params)
         seed = params.seed if params.seed is not None else self._random.getrandbits(63)
         return [
             EngineRequest(
-                request_id=request_id if params.n == 1 else f"{request_id}#{index}",
+                request_id=request_id if params.num_sequences == 1 else f"{request_id}#{index}",
                 prompt_token_ids=prompt,
                 # They are the same for all samples, and a request that asks for them can share no cached prefix.
                 params=params if index == 0 or params.prompt_logprobs is None else msgspec.structs.replace(params, prompt_logprobs=None),
                 seed=seed,
                 sample_index=index,
+                group_id=None if params.num_sequences == 1 else request_id,
                 max_tokens=max_tokens,
                 arrival=self._num_arrived,
                 priority=priority,
                 cache_salt=cache_salt,
             )
-            for index in range(params.n)
+            for index in range(params.num_sequences)
         ]
 
     def _limit_output(self, prompt: list[int], params: SamplingParams) -> int:

@@ -18,6 +18,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     """
 
     n: int = 1  # sequences to generate for the prompt, with sample indices 0 to n - 1
+    best_of: int | None = None  # generate so many, and return the n with the highest mean log probability per token; None: n
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0  # keep the smallest set of most probable tokens whose probabilities reach this
     top_k: int = 0  # keep the k most probable tokens; 0 keeps all
@@ -37,6 +38,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     def __post_init__(self) -> None:
         """Raises InvalidRequestError naming the first field that is out of its range."""
         _check(1 <= self.n <= MAX_N, "n", f"must be between 1 and {MAX_N}", self.n)
+        fits = self.best_of is None or self.n <= self.best_of <= MAX_N
+        _check(fits, "best_of", f"must be between n ({self.n}) and {MAX_N}", self.best_of)
         _check(0.0 <= self.temperature <= 100.0, "temperature", "must be between 0 and 100", self.temperature)
         _check(0.0 < self.top_p <= 1.0, "top_p", "must be above 0 and at most 1", self.top_p)
         _check(0 <= self.top_k < 2**31, "top_k", "must be 0 (keep all) or a positive integer", self.top_k)
@@ -50,6 +53,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             _check(value is None or 0 <= value <= MAX_LOGPROBS, name, f"must be between 0 and {MAX_LOGPROBS}", value)
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that are generated."""
+        return self.best_of or self.n
 
     @property
     def greedy(self) -> bool:

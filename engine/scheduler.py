@@ -15,6 +15,7 @@ from engine.block_manager import BlockManager
 from engine.messages import EngineRequest, SequenceOutput
 from engine.outputs import FinishReason, TokenLogprobs
 from engine.sequence import Sequence, SequenceStatus
+from engine.siblings import Siblings
 from engine.step import BlockUpdate, NewSequence, StepInput, StepOutput
 from engine.waiting_queue import WaitingQueue
 
@@ -61,12 +62,13 @@ class Scheduler:
         self.num_preemptions = 0
         self.num_prefix_queries = 0  # prompt tokens looked up in the prefix cache
         self.num_prefix_hits = 0  # of these, found
+        self._siblings = Siblings(block_manager)
         self._free_slots = list(range(self.max_num_seqs - 1, -1, -1))
         self._changed_blocks: list[tuple[Sequence, list[int]]] = []  # table entries that the worker has yet to hear of
 
     @property
     def num_waiting(self) -> int:
-        return len(self.waiting)
+        return len(self.waiting) + len(self._siblings.held)
 
     @property
     def has_unfinished(self) -> bool:
@@ -78,7 +80,8 @@ class Scheduler:
         assert request.request_id not in self.sequences, f"request id {request.request_id!r} is in use"
         sequence = Sequence(request)
         self.sequences[request.request_id] = sequence
-        self.waiting.add(sequence)
+        if self._siblings.add(sequence):
+            self.waiting.add(sequence)
 
     def abort(self, request_id: str) -> bool:
         """Drop a sequence; it is in no step scheduled from now on. False if there is none of that id (it may just have finished)."""
@@ -102,7 +105,9 @@ class Scheduler:
             if budget:
                 budget -= self._prefill(sequence, budget, step)
         while budget and self._free_slots and (candidate := self._next_waiting()) is not None:
-            if self._is_one_cut_too_many(candidate, budget) or not self._admit(candidate, step):
+            if self._siblings.must_wait(candidate, step.start_of) or self._is_one_cut_too_many(candidate, budget, step):
+                break
+            if not self._admit(candidate, step):
                 break
             budget -= self._prefill(candidate, budget, step)
         if not step.sequences:
@@ -111,7 +116,7 @@ class Scheduler:
             if sequence.status is SequenceStatus.RUNNING:
                 step.update_blocks(sequence, changed)
         self._changed_blocks.clear()
-        return step.build()
+        return step.build(self.block_manager.take_copies())
 
     def update(self, step: ScheduledStep, output: StepOutput) -> list[SequenceOutput]:
         """Take a step's results: append tokens, finish sequences, free or keep their blocks."""
@@ -156,13 +161,14 @@ class Scheduler:
         threshold = self.long_prefill_token_threshold
         return min(num_uncomputed, budget, threshold) if threshold else min(num_uncomputed, budget)
 
-    def _is_one_cut_too_many(self, candidate: Sequence, budget: int) -> bool:
+    def _is_one_cut_too_many(self, candidate: Sequence, budget: int, step: _StepBuilder) -> bool:
         """Whether the candidate's prompt would be cut while as many as may be are cut already."""
         if self._chunk_len(candidate.num_tokens, budget) == candidate.num_tokens:
             return False
         if sum(not s.is_decoding for s in self.running) < self.max_num_partial_prefills:
             return False
-        num_uncomputed = candidate.num_tokens - self.block_manager.num_cached_tokens(candidate)
+        sibling = self._siblings.source(candidate, step.start_of)
+        num_uncomputed = candidate.num_tokens - self.block_manager.num_tokens_to_share(candidate, sibling)
         return self._chunk_len(num_uncomputed, budget) < num_uncomputed
 
     def _schedule_chunk(self, sequence: Sequence, num_tokens: int, step: _StepBuilder) -> None:
@@ -183,10 +189,13 @@ class Scheduler:
     def _admit(self, sequence: Sequence, step: _StepBuilder) -> bool:
         # Some blocks are left to the running ones, or a sequence admitted now would soon be preempted for them.
         num_spare = min(len(self.running), self.block_manager.num_blocks // 10)
-        if not self.block_manager.admit(sequence, num_spare):
+        sibling = self._siblings.source(sequence, step.start_of)
+        if not self.block_manager.admit(sequence, num_spare, sibling):
             return False
         self.waiting.start(sequence)
-        if sequence.num_cached_tokens is None:
+        if sequence.num_cached_tokens is None and sibling is not None:
+            sequence.num_cached_tokens = sibling.num_cached_tokens  # the request's prompt was looked up once
+        elif sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
             self.num_prefix_queries += sequence.num_prompt_tokens
             self.num_prefix_hits += sequence.num_cached_tokens
@@ -231,6 +240,9 @@ class Scheduler:
             if sequence.finish_reason is not None:
                 break
         num_new = len(sequence.token_ids) - num_known
+        if num_new:
+            for held in self._siblings.release(sequence):
+                self.waiting.add(held)
         if prompt_logprobs:
             sequence.num_prompt_logprobs_sent += len(prompt_logprobs)
         if sequence.status is SequenceStatus.RUNNING:
@@ -267,10 +279,13 @@ class Scheduler:
     def _finish(self, sequence: Sequence, reason: FinishReason, stop_reason: int | None) -> None:
         if sequence.status is SequenceStatus.RUNNING:
             self._leave_running(sequence)
-        self.waiting.finish(sequence)
+        if not self._siblings.is_held(sequence):
+            self.waiting.finish(sequence)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason, sequence.stop_reason = reason, stop_reason
         del self.sequences[sequence.request_id]
+        for held in self._siblings.remove(sequence):
+            self.waiting.add(held)
 
     def _leave_running(self, sequence: Sequence) -> None:
         self.block_manager.release(sequence)
@@ -287,12 +302,13 @@ class Scheduler:
             assert sequence.slot is not None
         slots = [s.slot for s in self.running if s.slot is not None]
         assert sorted(slots + self._free_slots) == list(range(self.max_num_seqs)), "a slot is lost or taken twice"
-        waiting = {id(s) for s in self.waiting}
+        waiting = {id(s) for s in [*self.waiting, *self._siblings.held]}
         assert len(waiting) + len(self.running) == len(self.sequences), "a sequence is lost"
         for sequence in self.sequences.values():
             waits = sequence.status is SequenceStatus.WAITING
             assert waits == (id(sequence) in waiting), f"{sequence.request_id} is in the wrong queue"
             assert not waits or (not sequence.block_table and sequence.slot is None), f"{sequence.request_id} waits but holds blocks"
+        self._siblings.check(self.sequences)
         manager = self.block_manager
         assert manager.num_free + manager.num_referenced + manager.num_cached == manager.num_blocks
         manager.check(self.running)
@@ -305,17 +321,18 @@ class _StepBuilder:
         self.sequences: list[Sequence] = []
         self.new_sequences: list[NewSequence] = []
         self.block_updates: list[BlockUpdate] = []
-        self.block_copies: list[tuple[int, int]] = []
         self.slots: list[int] = []
         self.starts: list[int] = []
         self.query_lens: list[int] = []
         self.samples: list[bool] = []
+        self.start_of: dict[str, int] = {}  # by request id
 
     def add(self, sequence: Sequence, start: int, num_tokens: int, samples: bool) -> None:
         assert sequence.slot is not None
         self.sequences.append(sequence)
         self.slots.append(sequence.slot)
         self.starts.append(start)
+        self.start_of[sequence.request_id] = start
         self.query_lens.append(num_tokens)
         self.samples.append(samples)
 
@@ -324,11 +341,11 @@ class _StepBuilder:
         for index in changed:
             self.block_updates.append(BlockUpdate(sequence.slot, index, [sequence.block_table[index]]))
 
-    def build(self) -> ScheduledStep:
+    def build(self, block_copies: list[tuple[int, int]]) -> ScheduledStep:
         step_input = StepInput(
             new_sequences=self.new_sequences,
             block_updates=self.block_updates,
-            block_copies=self.block_copies,
+            block_copies=block_copies,
             slots=self.slots,
             starts=self.starts,
             query_lens=self.query_lens,

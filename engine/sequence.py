@@ -61,6 +61,11 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def num_shareable_tokens(self) -> int:
+        """Leading tokens whose KV a sibling's blocks may hold for it: the prompt, but never its own last token, whose logits are needed."""
+        return 0 if self.wants_prompt_logprobs else min(self.num_prompt_tokens, len(self.token_ids) - 1)
+
+    @property
     def is_decoding(self) -> bool:
         """Only its newest token is not in the cache yet."""
         return self.num_uncomputed_tokens == 1 and self.num_tokens > self.num_prompt_tokens

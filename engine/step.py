@@ -38,7 +38,7 @@ class StepInput(msgspec.Struct, frozen=True):
 
     new_sequences: list[NewSequence]
     block_updates: list[BlockUpdate]  # apply after new_sequences
-    block_copies: list[tuple[int, int]]  # (source, destination), before anything is computed
+    block_copies: list[tuple[int, int]]  # (source, destination), in this order, before anything is computed
     slots: list[int]  # the scheduled sequences, each once
     starts: list[int]  # position of the first token that the step computes
     query_lens: list[int]  # tokens that the step computes

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
+import msgspec
 from pydantic import PlainValidator
 
+from engine.errors import InvalidRequestError
+from engine.sampling_params import SamplingParams
 from server.protocol.sampling import SamplingBody
 
 Prompt: TypeAlias = str | list[int]
@@ -41,3 +44,15 @@ class CompletionRequest(SamplingBody):
     max_tokens: int | None = 16
     logprobs: int | None = None
     add_special_tokens: bool = True
+    best_of: int | None = None
+
+    def check_streaming(self) -> None:
+        super().check_streaming()
+        if self.stream and self.best_of not in (None, self.n):
+            raise InvalidRequestError("best_of above n cannot be streamed: which are the best is known at the end", param="best_of")
+
+    def sampling_params(
+        self, defaults: dict[str, Any], vocab_size: int, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
+    ) -> SamplingParams:
+        params = super().sampling_params(defaults, vocab_size, max_tokens, logprobs, prompt_logprobs)
+        return msgspec.structs.replace(params, best_of=self.best_of)

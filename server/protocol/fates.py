@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -30,13 +30,10 @@ class Parameter:
     fate: Fate
     note: str
     neutral: tuple[Any, ...] = ()  # for REFUSED: the values that ask for nothing, and are accepted
-    is_neutral: Callable[[Any, dict[str, Any]], bool] | None = None  # the same where it depends on the rest of the body
     extra: bool = False  # not OpenAI's: taught by other self-hosted servers
 
-    def accepts(self, value: Any, body: dict[str, Any]) -> bool:
+    def accepts(self, value: Any) -> bool:
         """Whether a refused parameter's value asks for nothing."""
-        if self.is_neutral is not None:
-            return self.is_neutral(value, body)
         return any(type(value) in (type(one), int, float) and value == one for one in self.neutral)
 
 
@@ -55,7 +52,7 @@ def sort_parameters(body: dict[str, Any], table: dict[str, Parameter], allow_unk
             continue
         elif parameter.fate is Fate.IMPLEMENTED:
             kept[name] = value
-        elif not parameter.accepts(value, body):
+        elif not parameter.accepts(value):
             raise unsupported(name, f"{name} is not supported here: {parameter.note}")
     if unknown and not allow_unknown:
         names = ", ".join(repr(name[:100]) for name in unknown[:10])
@@ -171,12 +168,7 @@ COMPLETIONS = _by_name(
         *_SAMPLING,
         _implemented("prompt", "a string, a list of strings, token ids, or a list of lists of them"),
         _implemented("echo"),
-        Parameter(
-            "best_of",
-            Fate.REFUSED,
-            "accepted when it equals n: there is no ranking of more",
-            is_neutral=lambda value, body: value == (1 if body.get("n") is None else body["n"]),
-        ),
+        _implemented("best_of", "`n` to 128: of so many, the `n` with the highest mean log probability per token; not with `stream`"),
         _refused("suffix", "the model has no template to fill in the middle", ""),
         _refused("response_format", _NO_GRAMMAR, {"type": "text"}, extra=True),
     )

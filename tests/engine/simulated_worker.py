@@ -16,6 +16,7 @@ from engine.step import NewSequence, StepInput, StepOutput
 
 EOS = 0
 VOCAB_SIZE = 24
+NOTHING = 0  # the content of a slot that was never written
 
 
 def histories(token_ids: Iterable[int]) -> list[int]:
@@ -76,7 +77,7 @@ class Worker:
             table[update.first_index : end] = update.block_ids
         for source, destination in step.block_copies:
             for offset in range(self.block_size):
-                self.contents[destination, offset] = self.contents[source, offset]
+                self.contents[destination, offset] = self.contents.get((source, offset), NOTHING)
         assert len(set(step.slots)) == len(step.slots), "a sequence is scheduled twice"
         scheduled = list(zip(step.slots, step.starts, step.query_lens, step.samples, strict=True))
         written: set[tuple[int, int]] = set()

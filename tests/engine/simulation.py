@@ -9,6 +9,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
 from simulated_worker import EOS, VOCAB_SIZE, Worker, histories, tokens_alone
 
 from engine.block_manager import BlockManager
@@ -95,6 +96,7 @@ class Simulation:
         self.salts: dict[int, str | None] = {}  # of the sequence that wrote to the block last
         self.under_way: deque[UnderWay] = deque()
         self.num_steps = 0
+        self.num_copies = 0
 
     @property
     def unfinished(self) -> list[str]:
@@ -108,6 +110,7 @@ class Simulation:
         max_tokens: int = 8,
         seed: int = 0,
         sample_index: int = 0,
+        group_id: str | None = None,
         priority: int = 0,
         tenant: str = "",
         cache_salt: str | None = None,
@@ -120,6 +123,7 @@ class Simulation:
             params=params or SamplingParams(),
             seed=seed,
             sample_index=sample_index,
+            group_id=group_id,
             max_tokens=max(1, min(max_tokens, self.setting.max_model_len - len(prompt))),
             arrival=len(self.requests),
             priority=priority,
@@ -139,6 +143,9 @@ class Simulation:
             self.requests[request_id].finish_reason = "abort"
         self.scheduler.check()
 
+    def group(self, group_id: str | None) -> list[str]:
+        return [request_id for request_id, tracked in self.requests.items() if tracked.request.group_id == group_id]
+
     def schedule(self) -> ScheduledStep | None:
         decoding = [s for s in self.scheduler.running if s.is_decoding and not s.reached_max_tokens]
         step = self.scheduler.schedule()
@@ -157,6 +164,7 @@ class Simulation:
         oldest = self.under_way.popleft()
         output = self.worker.execute(oldest.step.input)
         self.num_steps += 1
+        self.num_copies += len(oldest.step.input.block_copies)
         for request_id, token_ids, block_table in oldest.claims:
             for position, history in enumerate(histories(token_ids)):
                 place = (block_table[position // self.setting.block_size], position % self.setting.block_size)
@@ -257,16 +265,21 @@ class Traffic:
             ignore_eos=rng.random() < 0.3,
             prompt_logprobs=rng.choice([None] * 5 + [0]),
         )
-        for sample_index in range(rng.choice([1, 1, 1, 3])):
+        num_sequences = rng.choice([1, 1, 1, 2, 3, 5])
+        seed, tenant = rng.randrange(4), rng.choice(["", "", "a", "b", "c"])
+        priority, cache_salt = rng.choice([0, 0, 0, -1, 2]), rng.choice([None, None, None, "a", "b"])
+        for sample_index in range(num_sequences):
             self.simulation.add(
                 prompt[:longest] or [1],
-                params,
+                # Prompt log probabilities are the same for all, so that only one sequence is asked for them.
+                params if sample_index == 0 else msgspec.structs.replace(params, prompt_logprobs=None),
                 max_tokens=max_tokens,
-                seed=rng.randrange(4),
+                seed=seed,
                 sample_index=sample_index,
-                priority=rng.choice([0, 0, 0, -1, 2]),
-                tenant=rng.choice(["", "", "a", "b", "c"]),
-                cache_salt=rng.choice([None, None, None, "a", "b"]),
+                group_id=None if num_sequences == 1 else f"of r{len(self.simulation.requests) - sample_index}",
+                priority=priority,
+                tenant=tenant,
+                cache_salt=cache_salt,
                 num_resumed=rng.choice([0, 0, 0, 0, 7]),
             )
 
@@ -275,7 +288,12 @@ class Traffic:
         if rng.random() < arrival_rate:
             self.arrive()
         if not self._calm and rng.random() < 0.04 and self.simulation.requests:
-            self.simulation.abort(rng.choice(self.simulation.unfinished or list(self.simulation.requests)))
+            leaver = rng.choice(self.simulation.unfinished or list(self.simulation.requests))
+            group_id = self.simulation.requests[leaver].request.group_id
+            # One of a group ends by itself when a stop string is found; all do when their client leaves.
+            alone = group_id is None or rng.random() < 0.5
+            for request_id in [leaver] if alone else self.simulation.group(group_id):
+                self.simulation.abort(request_id)
         if rng.random() < 0.01:
             self.simulation.manager.reset_prefix_cache()
             self.simulation.scheduler.check()

@@ -308,6 +308,78 @@ def test_a_block_computed_twice_at_once_is_replaced_when_its_step_is_done_not_be
     manager.check([first, second])
 
 
+# -- forks
+
+
+@pytest.mark.parametrize("enable_prefix_caching", [True, False])
+def test_a_fork_shares_all_blocks_of_the_prompt_and_copies_the_last_one_to_write_to_it(enable_prefix_caching: bool) -> None:
+    manager = new_manager(enable_prefix_caching=enable_prefix_caching)
+    first = new_sequence(list(range(11)))
+    assert manager.admit(first)
+    compute(manager, first)
+    forks = [new_sequence(list(range(11))) for _ in range(3)]
+    for fork in forks:
+        assert manager.admit(fork, sibling=first)
+        assert fork.num_computed_tokens == 10
+        assert fork.block_table[:2] == first.block_table[:2]
+    assert manager.take_copies() == [(first.block_table[2], fork.block_table[2]) for fork in forks]
+    assert manager.num_referenced == 2 + 4
+    for fork in forks:
+        compute(manager, fork)
+    manager.check([first, *forks])
+    manager.release(first)
+    manager.check(forks)
+    assert manager.num_referenced == 2 + 3
+
+
+def test_a_fork_whose_next_token_begins_a_block_copies_nothing() -> None:
+    manager = new_manager()
+    first = new_sequence(list(range(9)))
+    assert manager.admit(first)
+    compute(manager, first)
+    fork = new_sequence(list(range(9)))
+    assert manager.admit(fork, sibling=first)
+    assert fork.num_computed_tokens == 8
+    assert manager.take_copies() == []
+    manager.check([first, fork])
+
+
+def test_a_fork_that_cannot_have_its_copy_changes_nothing() -> None:
+    manager = new_manager(3)
+    first = new_sequence(list(range(11)))
+    assert manager.admit(first)
+    compute(manager, first)
+    fork = new_sequence(list(range(11)))
+    assert not manager.admit(fork, sibling=first)
+    assert fork.block_table == []
+    manager.check([first])
+
+
+def test_a_longer_cached_prefix_goes_before_what_a_sibling_holds() -> None:
+    manager = new_manager()
+    serve(manager, list(range(13)))
+    first, resumed = new_sequence(list(range(6))), new_sequence(list(range(6)))
+    assert manager.admit(first)
+    compute(manager, first)
+    resumed.token_ids = list(range(13))  # it had generated seven tokens when it was preempted
+    assert manager.admit(resumed, sibling=first)
+    assert resumed.num_computed_tokens == 12
+    assert manager.take_copies() == []
+
+
+def test_blocks_settle_when_their_step_is_done_if_others_hold_the_same_content() -> None:
+    manager = new_manager()
+    first, second = new_sequence(list(range(9))), new_sequence(list(range(9)))
+    for sequence in (first, second):
+        assert manager.admit(sequence)
+    for sequence in (first, second):
+        compute(manager, sequence, step_done=False)
+    assert manager.has_settled(first, 8)
+    assert not manager.has_settled(second, 8)
+    manager.register(second, step_done=True)
+    assert manager.has_settled(second, 8)
+
+
 # -- reset
 
 

@@ -90,3 +90,14 @@ def test_copying_a_block_copies_it_in_all_layers() -> None:
     assert torch.equal(cache.pool, before[[0, 1, 1, 0]])
     cache.copy([])
     assert torch.equal(cache.pool, before[[0, 1, 1, 0]])
+
+
+@given(pairs=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=8))
+def test_copies_of_blocks_have_the_result_of_one_after_the_other(pairs: list[tuple[int, int]]) -> None:
+    cache = CacheEngine(SHAPES, 5, 2, torch.float32, ReferenceOps(CPU, torch.float32))
+    cache.pool[:] = torch.arange(5.0).view(5, 1, 1, 1, 1, 1)
+    expected = list(range(5))
+    for source, destination in pairs:
+        expected[destination] = expected[source]
+    cache.copy(pairs)
+    assert cache.pool.flatten(1).unique(dim=1).flatten().tolist() == expected

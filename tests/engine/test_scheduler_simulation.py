@@ -13,6 +13,7 @@ from simulation import Setting, Simulation, Traffic, run
 from engine.block_manager import BlockManager, FreeList
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
+from engine.siblings import Siblings
 from engine.waiting_queue import WaitingQueue
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -42,6 +43,12 @@ def test_traffic_with_shared_prefixes_finds_them_and_evicts_them() -> None:
     runs = [run(seed, 80, Setting(num_blocks=20)) for seed in range(10)]
     assert sum(simulation.scheduler.num_prefix_hits for simulation in runs) > 100
     assert sum(simulation.manager.num_evictions for simulation in runs) > 100
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_traffic_of_requests_for_several_sequences_forks_them(caching: bool) -> None:
+    settings = [Setting(block_size=size, num_blocks=40, enable_prefix_caching=caching) for size in (4, 8)]
+    assert sum(run(seed, 80, setting).num_copies for setting in settings for seed in range(5)) > 50
 
 
 class AnyOrderOfEvents(RuleBasedStateMachine):
@@ -178,6 +185,20 @@ def keeps_hits_for_requests_that_need_every_position(patch: pytest.MonkeyPatch) 
     patch.setattr(BlockManager, "_max_hits", wrong)
 
 
+def skips_a_copy(patch: pytest.MonkeyPatch) -> None:
+    right = BlockManager.take_copies
+    patch.setattr(BlockManager, "take_copies", lambda self: right(self)[1:])
+
+
+def writes_to_a_block_that_siblings_share(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BlockManager, "_copy_on_write", lambda self, sequence, index: None)
+
+
+def copies_what_the_same_step_computes(patch: pytest.MonkeyPatch) -> None:
+    right = Siblings.source
+    patch.setattr(Siblings, "source", lambda self, sequence, starts: right(self, sequence, {}))
+
+
 def tells_the_worker_nothing_of_replaced_blocks(patch: pytest.MonkeyPatch) -> None:
     right = Scheduler.schedule
 
@@ -239,6 +260,9 @@ def sends_prompt_logprobs_again_after_a_preemption(patch: pytest.MonkeyPatch) ->
         shares_across_cache_salts,
         hashes_a_block_without_those_before_it,
         keeps_hits_for_requests_that_need_every_position,
+        skips_a_copy,
+        writes_to_a_block_that_siblings_share,
+        copies_what_the_same_step_computes,
         tells_the_worker_nothing_of_replaced_blocks,
         adopts_a_block_without_telling_the_worker,
         resumes_before_the_newest_token_is_known,

@@ -93,17 +93,6 @@ def test_what_would_change_the_answer_is_refused_by_name(name: str, value: Any) 
     assert (caught.value.status, caught.value.code, caught.value.param) == (400, "unsupported_parameter", name)
 
 
-@pytest.mark.parametrize("body", [{"best_of": 1}, {"best_of": 3, "n": 3}, {"best_of": 1, "n": None}])
-def test_best_of_is_accepted_when_it_equals_n(body: dict[str, Any]) -> None:
-    assert "best_of" not in sort_parameters(body, fates.COMPLETIONS, False)
-
-
-def test_best_of_more_than_n_is_refused() -> None:
-    with pytest.raises(ApiError) as caught:
-        sort_parameters({"best_of": 3, "n": 1}, fates.COMPLETIONS, False)
-    assert caught.value.param == "best_of"
-
-
 def test_parameters_without_effect_are_accepted_whatever_they_hold() -> None:
     body = {"user": "me", "metadata": {"a": "b"}, "prompt_cache_key": "k", "safety_identifier": "s", "prediction": {"type": "content"}}
     assert sort_parameters(body, fates.CHAT, False) == {}

@@ -315,6 +315,23 @@ class TestCompletions:
         assert [choice["text"].startswith("One") for choice in answer["choices"]] == [True, True, False, False]
         assert answer["usage"]["completion_tokens"] == 16
 
+    def test_best_of_answers_with_the_most_probable_of_several_samples(self, http: httpx.Client) -> None:
+        asked = {"prompt": "Once upon a time", "temperature": 1.0, "seed": 3, "max_tokens": 8, "ignore_eos": True}
+        sampled = _complete(http, **asked, n=4, logprobs=0)["choices"]
+        sampled.sort(key=lambda choice: -sum(choice["logprobs"]["token_logprobs"]))
+        answer = _complete(http, **asked, n=2, best_of=4)
+        assert [choice["text"] for choice in answer["choices"]] == [choice["text"] for choice in sampled[:2]]
+        assert [(choice["index"], choice["logprobs"]) for choice in answer["choices"]] == [(0, None), (1, None)]
+
+    def test_best_of_that_cannot_be_is_refused(self, http: httpx.Client) -> None:
+        for body, message in (({"n": 3, "best_of": 2}, "between n"), ({"best_of": 2, "stream": True}, "cannot be streamed")):
+            response = http.post("/v1/completions", json={"prompt": "Once", "max_tokens": 1, **body})
+            assert response.status_code == 400
+            assert response.json()["error"]["param"] == "best_of"
+            assert message in response.json()["error"]["message"]
+        chunks = _events(http, "/v1/completions", prompt="Once", max_tokens=1, n=2, best_of=2)
+        assert {choice["index"] for chunk in chunks for choice in chunk["choices"]} == {0, 1}
+
     def test_text_and_its_token_ids_are_the_same_prompt(self, http: httpx.Client) -> None:
         ids = http.post("/tokenize", json={"prompt": "The capital of France is"}).json()["tokens"]
         texts = [_complete(http, prompt=prompt)["choices"] for prompt in ("The capital of France is", ids, [ids])]
