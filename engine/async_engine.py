@@ -9,8 +9,9 @@ import logging
 from collections.abc import Sequence as SequenceOf
 from typing import Any
 
+from engine.admission import Admission
 from engine.config import EngineConfig
-from engine.errors import ConfigError, EngineDeadError, ModelLoadError, OctavoError
+from engine.errors import ConfigError, EngineDeadError, InvalidRequestError, ModelLoadError, OctavoError, RequestTimeoutError
 from engine.loader.source import resolve_model
 from engine.messages import AbortRequests, AddRequest, Call, CallResult, EngineFailed, EngineReady, SequenceOutput, StepOutputs
 from engine.model_config import resolve_max_model_len
@@ -55,6 +56,7 @@ class AsyncLLMEngine:
         self.stats = EngineStats()
         self.num_restarts = 0
         self._builder = RequestBuilder(self.max_model_len, self.model_config.vocab_size, config.seed)
+        self._admission = Admission(config.max_waiting_requests, config.max_waiting_tokens)
         self._streams: dict[str, RequestStream] = {}  # by the engine's id of each sequence
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
@@ -90,16 +92,25 @@ class AsyncLLMEngine:
         *,
         priority: int = 0,
         cache_salt: str | None = None,
+        tenant: str = "",
+        timeout: float | None = None,
     ) -> RequestStream:
         """Submit a request; iterate over what it returns for the outputs as they come, each holding what is new.
 
-        Raises InvalidRequestError for what can never be served, and EngineDeadError when the engine has been given up.
+        It ends with RequestTimeoutError if it is not finished in `timeout` seconds, whether it waits or runs by then. Raises at once
+        InvalidRequestError for what can never be served, OverloadedError when too many requests wait, and EngineDeadError when the
+        engine has been given up.
         """
         if self._failure is not None or self._closing:
             raise self._failure or EngineDeadError("the server is shutting down")
-        sequences = self._builder.build(request_id, prompt_token_ids, params, priority, cache_salt)
+        if timeout is not None and not timeout > 0:
+            raise InvalidRequestError(f"timeout must be a number of seconds above 0, but is {timeout}", param="timeout")
+        sequences = self._builder.build(request_id, prompt_token_ids, params, priority, cache_salt, tenant)
         processor = OutputProcessor(request_id, sequences[0].prompt_token_ids, params, sequences, self.tokenizer)
         stream = RequestStream(processor, self._abort)
+        self._admission.enter(request_id, len(prompt_token_ids))
+        if timeout is not None:
+            stream.timer = asyncio.get_running_loop().call_later(timeout, self._time_out, stream)
         for sequence in sequences:
             assert sequence.request_id not in self._streams, f"request id {request_id!r} is in use"
             self._streams[sequence.request_id] = stream
@@ -233,12 +244,17 @@ class AsyncLLMEngine:
             del self._streams[output.request_id]
             self._stream_ended.set()
         if new is not None:
+            self._admission.leave(stream.processor.request_id)
             stream.put(new)
 
     def _abort(self, stream: RequestStream) -> None:
         ids = self._forget(stream)
         if ids and self._ready.is_set():
             self._process.send(AbortRequests(ids))
+
+    def _time_out(self, stream: RequestStream) -> None:
+        self._abort(stream)
+        stream.fail(RequestTimeoutError("the request reached its timeout before it was finished: ask for fewer tokens, or allow more time"))
 
     async def _all_done(self) -> None:
         while self._streams and self._failure is None:
@@ -247,10 +263,12 @@ class AsyncLLMEngine:
 
     def _forget(self, stream: RequestStream) -> list[str]:
         self._stream_ended.set()
+        self._admission.leave(stream.processor.request_id)
         return [sequence_id for sequence_id in stream.processor.unfinished_ids if self._streams.pop(sequence_id, None) is not None]
 
     def _fail_all(self, error: OctavoError) -> None:
         for stream in set(self._streams.values()):
+            self._admission.leave(stream.processor.request_id)
             stream.fail(error)
         self._streams.clear()
         self._stream_ended.set()
@@ -272,12 +290,14 @@ class AsyncLLMEngine:
 class RequestStream:
     """A request's outputs as they come. What a slow reader has not taken is merged into one, so nothing piles up.
 
-    Leaving before the end: call `abort`, or `aclose`. Iterating raises EngineDeadError when the request cannot go on.
+    Leaving before the end: call `abort`, or `aclose`. Iterating raises EngineDeadError when the request cannot go on, and
+    RequestTimeoutError when it took too long.
     """
 
     def __init__(self, processor: OutputProcessor, abort: Any) -> None:
         self.processor = processor
         self.deaths_without_progress = 0
+        self.timer: asyncio.TimerHandle | None = None  # of its deadline
         self._abort = abort
         self._pending: RequestOutput | None = None
         self._error: OctavoError | None = None
@@ -286,10 +306,13 @@ class RequestStream:
 
     def put(self, output: RequestOutput) -> None:
         self._pending = output if self._pending is None else merge(self._pending, output)
+        if output.finished:
+            self._cancel_timer()
         self._news.set()
 
     def fail(self, error: OctavoError) -> None:
         self._error = error
+        self._cancel_timer()
         self._news.set()
 
     def __aiter__(self) -> RequestStream:
@@ -311,7 +334,12 @@ class RequestStream:
     def abort(self) -> None:
         """Stop the work; harmless when it has ended."""
         self._done = True
+        self._cancel_timer()
         self._abort(self)
 
     async def aclose(self) -> None:
         self.abort()
+
+    def _cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()

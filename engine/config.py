@@ -41,6 +41,11 @@ class EngineConfig:
     max_num_seqs: int | None = _setting(None, "sequences that may run at once; none: 256, but at most half of the tokens of a step")
     max_num_batched_tokens: int | None = _setting(None, "tokens that one step may compute; none: 256 on the CPU, 8192 on CUDA")
 
+    max_waiting_requests: int | None = _setting(
+        1024, "requests that may wait for their first token; more are refused, the server answers 429; none: no bound"
+    )
+    max_waiting_tokens: int | None = _setting(None, "prompt tokens that waiting requests may have together; none: no bound")
+
     max_num_partial_prefills: int = _setting(
         1, "prompts that may be partly computed at once; of more, those behind wait for a whole step's room"
     )
@@ -71,6 +76,8 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be one of {', '.join(get_args(kind))}, but is {getattr(self, name)!r}")
         _at_least("max_num_seqs", self.max_num_seqs, 1)
         _at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        _at_least("max_waiting_requests", self.max_waiting_requests, 1)
+        _at_least("max_waiting_tokens", self.max_waiting_tokens, 1)
         _at_least("max_num_partial_prefills", self.max_num_partial_prefills, 1)
         _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         _at_least("max_overtakings", self.max_overtakings, 0)

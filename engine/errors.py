@@ -27,5 +27,13 @@ class InvalidRequestError(OctavoError):
         self.code = code
 
 
+class OverloadedError(OctavoError):
+    """A request that came while as many wait as may; the same one may be taken in a moment."""
+
+
+class RequestTimeoutError(OctavoError):
+    """A request that reached its deadline before it was finished."""
+
+
 class EngineDeadError(OctavoError):
     """The engine process ended and could not be brought back."""

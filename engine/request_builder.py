@@ -23,7 +23,13 @@ class RequestBuilder:
         self._random = random.Random(seed) if seed else random.SystemRandom()
 
     def build(
-        self, request_id: str, prompt_token_ids: SequenceOf[int], params: SamplingParams, priority: int = 0, cache_salt: str | None = None
+        self,
+        request_id: str,
+        prompt_token_ids: SequenceOf[int],
+        params: SamplingParams,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        tenant: str = "",
     ) -> list[EngineRequest]:
         """One engine request for each sequence to generate. Raises InvalidRequestError for what can never be served."""
         prompt = list(prompt_token_ids)
@@ -49,6 +55,7 @@ class RequestBuilder:
                 max_tokens=max_tokens,
                 arrival=self._num_arrived,
                 priority=priority,
+                tenant=tenant,
                 cache_salt=cache_salt,
             )
             for index in range(params.num_sequences)

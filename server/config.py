@@ -34,6 +34,9 @@ class ServerConfig:
 
     max_body_size: int = _setting(16 << 20, "longest request body, in bytes (suffixes K, M, G)")
     max_pending_requests: int = _setting(2048, "requests held at once, waiting ones included; more are answered with 429")
+    request_timeout: float | None = _setting(
+        None, "seconds until a request that sets no `timeout` ends with 408, whether it waits or runs by then; none: never"
+    )
     sse_keepalive: float = _setting(15.0, "seconds of silence in a stream after which a comment line is sent; 0: never")
     grace_period: float = _setting(30.0, "seconds that running requests are given after SIGTERM or Ctrl-C")
     timeout_keep_alive: int = _setting(75, "seconds that an idle connection stays open")
@@ -52,5 +55,7 @@ class ServerConfig:
         for name in ("max_body_size", "max_pending_requests", "backlog"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, but is {getattr(self, name)}")
+        if self.request_timeout is not None and not self.request_timeout > 0:
+            raise ConfigError(f"request_timeout must be a number of seconds above 0, but is {self.request_timeout}: leave it out for none")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("api_key must not be empty: leave it out to ask for none")

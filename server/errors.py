@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from engine.errors import EngineDeadError, InvalidRequestError
+from engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestTimeoutError
 
 
 class ApiError(Exception):
@@ -39,7 +39,9 @@ class ApiError(Exception):
         """OpenAI's class of error, by the status."""
         if self.status >= 500:
             return "server_error"
-        return {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}.get(self.status, "invalid_request_error")
+        return {401: "authentication_error", 403: "permission_error", 408: "timeout_error", 429: "rate_limit_error"}.get(
+            self.status, "invalid_request_error"
+        )
 
     def body(self) -> dict[str, Any]:
         """The error object, in its envelope."""
@@ -52,6 +54,11 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return error
     if isinstance(error, InvalidRequestError):
         return ApiError(400, str(error), param=error.param, code=error.code)
+    if isinstance(error, OverloadedError):
+        return ApiError(429, str(error), code="server_overloaded", headers={"retry-after": "1"})
+    if isinstance(error, RequestTimeoutError):
+        # The SDK repeats a 408 unless it is told not to: the work would be done again for an answer that is late already.
+        return ApiError(408, str(error), code="timeout", headers={"x-should-retry": "false"})
     if isinstance(error, EngineDeadError):
         return ApiError(503, str(error), code="engine_dead")
     return ApiError(500, f"internal error; the log has its cause under request id {request_id}", code="internal_error")
@@ -59,7 +66,7 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
 
 def is_foreseen(error: BaseException) -> bool:
     """Whether an exception has an answer of its own, so that the log needs no traceback."""
-    return isinstance(error, ApiError | InvalidRequestError | EngineDeadError)
+    return isinstance(error, ApiError | InvalidRequestError | OverloadedError | RequestTimeoutError | EngineDeadError)
 
 
 def error_response(error: ApiError) -> Response:

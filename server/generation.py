@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineDeadError
@@ -16,11 +17,21 @@ if TYPE_CHECKING:
     from server.service import Service
 
 
+@dataclass(frozen=True)
+class Terms:
+    """On which terms a request is served, whatever it asks for."""
+
+    priority: int = 0
+    cache_salt: str | None = None
+    tenant: str = ""  # whose turn it takes under the policy `fair`
+    timeout: float | None = None  # seconds from the HTTP request's arrival
+
+
 class Generation:
     """An async iterator over a request's output deltas. Leaving it early, aborts the request in the engine.
 
-    Raises at once InvalidRequestError for what the engine refuses; while iterating EngineDeadError, or ApiError when the server ends
-    the request itself.
+    Raises at once InvalidRequestError or OverloadedError for what the engine refuses; while iterating RequestTimeoutError,
+    EngineDeadError, or ApiError when the server ends the request itself.
     """
 
     def __init__(
@@ -30,16 +41,23 @@ class Generation:
         prompt_token_ids: list[int],
         params: SamplingParams,
         request_id: str,
-        *,
-        priority: int = 0,
-        cache_salt: str | None = None,
+        terms: Terms,
     ) -> None:
         self.prompt_token_ids = prompt_token_ids
         self.completion_tokens = 0
         self.cached_tokens = 0
         self._service = service
         self._record = record
-        self._stream = service.engine.generate(prompt_token_ids, params, request_id, priority=priority, cache_salt=cache_salt)
+        self._stream = service.engine.generate(
+            prompt_token_ids,
+            params,
+            request_id,
+            priority=terms.priority,
+            cache_salt=terms.cache_salt,
+            tenant=terms.tenant,
+            # What is left of it: reading and tokenizing a long prompt takes a while. A timer that is set for now still goes off.
+            timeout=None if terms.timeout is None else max(1e-3, record.started + terms.timeout - time.perf_counter()),
+        )
         self._finished = False  # nothing is left to abort
         self._end: ApiError | None = None
         record.prompt_tokens += len(prompt_token_ids)

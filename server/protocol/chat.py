@@ -81,6 +81,7 @@ class ChatCompletionRequest(SamplingBody, TemplateBody):
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
+    safety_identifier: str | None = None
     add_special_tokens: bool = False  # templates write them out
 
     def token_limit(self) -> int | None:
@@ -89,6 +90,10 @@ class ChatCompletionRequest(SamplingBody, TemplateBody):
         if len(both) > 1:
             raise InvalidRequestError("max_tokens and max_completion_tokens mean the same, but differ", param="max_completion_tokens")
         return both.pop() if both else None
+
+    @property
+    def end_user(self) -> str | None:
+        return self.user if self.user is not None else self.safety_identifier
 
     def wanted_logprobs(self) -> int | None:
         """How many alternatives to each token are wanted; None: no log probabilities. Raises InvalidRequestError for a contradiction."""

@@ -46,6 +46,8 @@ class SamplingBody(RequestBody):
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     priority: _Int32 = 0
+    user: str | None = None
+    timeout: Annotated[float, Field(gt=0)] | None = None
     return_token_ids: bool = False
 
     @field_validator("stop", mode="before")
@@ -57,6 +59,11 @@ class SamplingBody(RequestBody):
         if len(stops) > MAX_STOP_STRINGS:
             raise ValueError(f"must hold at most {MAX_STOP_STRINGS} strings")
         return stops
+
+    @property
+    def end_user(self) -> str | None:
+        """Who the client says its user is."""
+        return self.user
 
     @property
     def include_usage(self) -> bool:

@@ -13,7 +13,7 @@ from server.protocol.chat import ChatCompletionRequest
 from server.record import record_of
 from server.render.chat import ChatAnswer
 from server.render.tokens import TokenText
-from server.routes.generate import answer_waiting, body_of, documented, fit_prompt, service_of
+from server.routes.generate import answer_waiting, body_of, documented, fit_prompt, service_of, terms_of
 from server.sse import EventStream
 
 router = APIRouter()
@@ -45,7 +45,7 @@ async def create_chat_completion(request: Request) -> Any:
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
     )
-    generation = Generation(service, record, prompt, params, answer.id, priority=body.priority, cache_salt=body.cache_salt)
+    generation = Generation(service, record, prompt, params, answer.id, terms_of(request, body))
     if body.stream:
         return EventStream(answer.stream(generation), service.config.sse_keepalive)
     return await answer_waiting(request, answer.whole(generation))

@@ -7,13 +7,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from engine.errors import InvalidRequestError
 from server.generation import Generation
 from server.protocol import fates
 from server.protocol.completions import CompletionRequest, Prompt
 from server.record import record_of
 from server.render.completions import CompletionAnswer
 from server.render.tokens import TokenText
-from server.routes.generate import answer_waiting, body_of, documented, fit_prompt, service_of
+from server.routes.generate import answer_waiting, body_of, documented, fit_prompt, service_of, terms_of
 from server.service import Service
 from server.sse import EventStream
 
@@ -34,6 +35,11 @@ async def create_completion(request: Request) -> Any:
     if body.echo and body.logprobs is not None:
         prompt_logprobs = max(body.logprobs, prompt_logprobs or 0)
     params = body.sampling_params(service.defaults, service.tokenizer.vocab_size, max_tokens, body.logprobs, prompt_logprobs)
+    most = service.engine.config.max_waiting_requests
+    if most is not None and len(body.prompt) > most:
+        raise InvalidRequestError(
+            f"prompt holds {len(body.prompt)} prompts, but no more than {most} may wait: send fewer at once", "prompt"
+        )
     service.admit(record)
 
     tokenized = [await _tokens(service, one, body) for one in body.prompt]
@@ -53,10 +59,8 @@ async def create_completion(request: Request) -> Any:
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
     )
-    generations = [
-        Generation(service, record, prompt, params, f"{answer.id}-{index}", priority=body.priority, cache_salt=body.cache_salt)
-        for index, prompt in enumerate(prompts)
-    ]
+    terms = terms_of(request, body)
+    generations = [Generation(service, record, prompt, params, f"{answer.id}-{index}", terms) for index, prompt in enumerate(prompts)]
     if body.stream:
         return EventStream(answer.stream(generations), service.config.sse_keepalive)
     return await answer_waiting(request, answer.whole(generations))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from engine.errors import InvalidRequestError
+from server.generation import Terms
 from server.presence import while_connected
 from server.protocol.body import RequestBody, parse_body, read_body
 from server.protocol.fates import Parameter
@@ -29,6 +31,20 @@ async def body_of(request: Request, model: type[Body], table: dict[str, Paramete
     config = service_of(request).config
     data = await read_body(request, config.max_body_size)
     return parse_body(data, model, table, config.allow_unknown_parameters)
+
+
+def terms_of(request: Request, body: SamplingBody) -> Terms:
+    """The terms on which a body asks to be served."""
+    timeout = body.timeout if body.timeout is not None else service_of(request).config.request_timeout
+    return Terms(body.priority, body.cache_salt, _tenant_of(request, body), timeout)
+
+
+def _tenant_of(request: Request, body: SamplingBody) -> str:
+    """Whose request it is: the user that the client names, or else the client's API key, which goes no further than here."""
+    if body.end_user is not None:
+        return f"user:{body.end_user}"
+    key = request.headers.get("authorization", "")
+    return f"key:{hashlib.sha256(key.encode()).hexdigest()[:16]}" if key else ""
 
 
 def fit_prompt(token_ids: list[int], body: SamplingBody, max_model_len: int, max_tokens: int | None, param: str) -> list[int]:

@@ -17,7 +17,7 @@ import pytest
 
 from engine.async_engine import AsyncLLMEngine, RequestStream
 from engine.config import EngineConfig
-from engine.errors import ConfigError, EngineDeadError, InvalidRequestError, ModelLoadError
+from engine.errors import ConfigError, EngineDeadError, InvalidRequestError, ModelLoadError, OverloadedError, RequestTimeoutError
 from engine.sampling_params import SamplingParams
 
 SETTINGS: dict[str, Any] = {"max_model_len": 512, "num_gpu_blocks_override": 256, "max_num_seqs": 32}
@@ -151,6 +151,46 @@ async def test_a_slow_reader_gets_everything_merged(engine: AsyncLLMEngine) -> N
     assert len(outputs) == 1
     assert (outputs[0].outputs[0].text, outputs[0].outputs[0].token_ids) == expected
     assert len(outputs[0].outputs[0].logprobs or []) == 40
+
+
+async def test_a_request_ends_at_its_deadline_whether_it_runs_or_waits_and_the_others_go_on(engine: AsyncLLMEngine) -> None:
+    expected = await read(submit(engine, "undisturbed"))
+    prompt = engine.tokenizer.encode("Once upon a time")
+    long = SamplingParams(temperature=0.0, max_tokens=500, ignore_eos=True)
+    running = engine.generate(prompt, long, "running", timeout=0.3)
+    waiting = [engine.generate(prompt, long, f"waiting {i}", priority=1, timeout=0.1) for i in range(40)]
+    other = submit(engine, "other")
+    finished = engine.generate(prompt, SamplingParams(max_tokens=1), "finished", timeout=0.5)
+    for stream in (running, *waiting):
+        with pytest.raises(RequestTimeoutError, match="reached its timeout before it was finished"):
+            await read(stream)
+    assert await read(other) == expected
+    await asyncio.sleep(0.5)
+    assert len((await read(finished))[1]) == 1
+    await settled(engine)
+    assert engine.num_unfinished == engine.stats.num_running == engine.stats.num_waiting == engine.stats.blocks_referenced == 0
+    with pytest.raises(InvalidRequestError, match="timeout must be a number of seconds above 0"):
+        engine.generate(prompt, long, "never", timeout=0.0)
+
+
+async def test_more_requests_than_may_wait_are_refused_and_those_that_wait_are_served() -> None:
+    engine = AsyncLLMEngine(EngineConfig(**SETTINGS | {"max_num_seqs": 1}, max_waiting_requests=3))
+    await engine.start()
+    try:
+        expected = await read(submit(engine, "undisturbed"))
+        streams = [submit(engine, f"{i}") for i in range(3)]
+        with pytest.raises(OverloadedError, match="3 requests are waiting, which is as many as may: try again"):
+            submit(engine, "refused")
+        assert engine.num_unfinished == 3
+        async for _ in streams[0]:
+            break  # it runs, and waits no more
+        streams.append(submit(engine, "taken"))
+        streams[1].abort()
+        streams.append(submit(engine, "taken too"))
+        for stream in streams[2:]:
+            assert await read(stream) == expected
+    finally:
+        await engine.shutdown()
 
 
 async def test_bad_requests_are_refused_before_the_engine_hears_of_them(engine: AsyncLLMEngine) -> None:

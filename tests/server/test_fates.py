@@ -94,7 +94,7 @@ def test_what_would_change_the_answer_is_refused_by_name(name: str, value: Any) 
 
 
 def test_parameters_without_effect_are_accepted_whatever_they_hold() -> None:
-    body = {"user": "me", "metadata": {"a": "b"}, "prompt_cache_key": "k", "safety_identifier": "s", "prediction": {"type": "content"}}
+    body = {"metadata": {"a": "b"}, "prompt_cache_key": "k", "prediction": {"type": "content"}}
     assert sort_parameters(body, fates.CHAT, False) == {}
 
 
