@@ -82,6 +82,7 @@ class AsyncLLMEngine:
         await asyncio.wait((self._task, ready), return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             ready.cancel()
+            await self.shutdown()  # nobody else will: to the caller this engine has never been there
             raise self._failure or EngineDeadError("the engine ended before it was ready")
 
     def generate(

@@ -102,7 +102,6 @@ class EngineProcess:
     @staticmethod
     def _bind(socket: AnySocket, address: str) -> AnySocket:
         socket.set_hwm(0)  # nothing is ever dropped, and sending never blocks
-        socket.linger = 0  # an engine that was never stopped, as it never started, must not hold up the garbage collector
         socket.bind(address)
         return socket
 
