@@ -70,6 +70,8 @@ def plan_num_blocks(config: EngineConfig, block_bytes: int, max_model_len: int, 
         num_blocks = config.num_gpu_blocks_override
     else:
         num_blocks = _memory_for_kv(config, device) // block_bytes
+    if device.type == "cpu" and num_blocks * block_bytes > (total := psutil.virtual_memory().total):
+        raise ConfigError(f"a KV cache of {_size(num_blocks * block_bytes)} exceeds this machine's memory of {_size(total)}")
     num_tokens = num_blocks * config.block_size
     if num_tokens < max_model_len:
         needed_blocks = -(-max_model_len // config.block_size)

@@ -58,7 +58,7 @@ class EngineCore:
             return []
         done, future = self._under_way.popleft()
         outputs = self.scheduler.update(done, future.result())
-        self._count(done, outputs)
+        self._count(outputs)
         return outputs
 
     def stats(self) -> EngineStats:
@@ -66,7 +66,7 @@ class EngineCore:
         stats, scheduler, blocks = self._stats, self.scheduler, self.block_manager
         stats.num_running, stats.num_waiting = len(scheduler.running), scheduler.num_waiting
         stats.blocks_referenced, stats.blocks_cached, stats.blocks_free = blocks.num_referenced, blocks.num_cached, blocks.num_free
-        stats.prefix_cache_queries_total, stats.prefix_cache_hits_total = scheduler.num_prefix_queries, scheduler.num_prefix_hits
+        stats.prompt_tokens_total, stats.prefix_cache_hits_total = scheduler.num_prompt_tokens, scheduler.num_prefix_hits
         stats.preemptions_total, stats.evictions_total = scheduler.num_preemptions, blocks.num_evictions
         return stats
 
@@ -81,11 +81,8 @@ class EngineCore:
     def shutdown(self) -> None:
         self._executor.shutdown()
 
-    def _count(self, step: ScheduledStep, outputs: list[SequenceOutput]) -> None:
+    def _count(self, outputs: list[SequenceOutput]) -> None:
         stats = self._stats
         stats.steps_total += 1
-        for new in step.input.new_sequences:
-            if new.sample_index == 0 and len(new.token_ids) == new.num_prompt_tokens:  # not resumed, and no fork
-                stats.prompt_tokens_total += new.num_prompt_tokens
         for output in outputs:
             stats.generation_tokens_total += len(output.new_token_ids)

@@ -7,6 +7,7 @@ is the sign to leave, however the parent died.
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 import sys
 import time
@@ -37,6 +38,7 @@ class Launch(msgspec.Struct, frozen=True):
     """What the parent writes to standard input, as one line of JSON."""
 
     config: dict[str, Any]
+    directory: str  # of the sockets; the parent removes it, or this process when the parent cannot any more
     requests_address: str  # ZeroMQ endpoints, bound by the parent
     outputs_address: str
 
@@ -89,6 +91,8 @@ class _Link:
     """The two sockets, and the parent's end of standard input."""
 
     def __init__(self, launch: Launch) -> None:
+        self._directory = launch.directory
+        self._orphaned = False
         self._context = zmq.Context()
         self._requests = self._context.socket(zmq.PULL)
         self._outputs = self._context.socket(zmq.PUSH)
@@ -109,7 +113,8 @@ class _Link:
         """Apply all messages that are there; with `wait`, sleep until there is one. False: it is time to leave."""
         ready = dict(self._poller.poll(None if wait else 0))
         if sys.stdin.fileno() in ready:
-            return False  # the parent is gone
+            self._orphaned = True
+            return False
         while True:
             try:
                 message = self._decoder.decode(self._requests.recv(zmq.NOBLOCK))
@@ -130,6 +135,8 @@ class _Link:
         self._outputs.close(linger=1000)  # milliseconds in which the last message may still go out
         self._requests.close(linger=0)
         self._context.term()
+        if self._orphaned:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     @staticmethod
     def _call(core: Any, call: Call) -> CallResult:

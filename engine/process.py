@@ -31,6 +31,7 @@ class EngineProcess:
         self._directory = tempfile.mkdtemp(prefix="octavo-")  # mode 0700
         launch = Launch(
             config=dataclasses.asdict(config),
+            directory=self._directory,
             requests_address=f"ipc://{self._directory}/requests",
             outputs_address=f"ipc://{self._directory}/outputs",
         )

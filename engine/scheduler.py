@@ -60,7 +60,7 @@ class Scheduler:
         self.running: list[Sequence] = []  # by rank: the last is the first to give way
         self.waiting = WaitingQueue(policy, max_overtakings)
         self.num_preemptions = 0
-        self.num_prefix_queries = 0  # prompt tokens looked up in the prefix cache
+        self.num_prompt_tokens = 0  # of requests that were admitted, each looked up in the prefix cache once
         self.num_prefix_hits = 0  # of these, found
         self._siblings = Siblings(block_manager)
         self._free_slots = list(range(self.max_num_seqs - 1, -1, -1))
@@ -196,9 +196,7 @@ class Scheduler:
         if sequence.num_cached_tokens is None and sibling is not None:
             sequence.num_cached_tokens = sibling.num_cached_tokens  # the request's prompt was looked up once
         elif sequence.num_cached_tokens is None:
-            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
-            self.num_prefix_queries += sequence.num_prompt_tokens
-            self.num_prefix_hits += sequence.num_cached_tokens
+            sequence.num_cached_tokens = self._count_prefix_hit(sequence)
         sequence.slot = self._free_slots.pop()
         sequence.status = SequenceStatus.RUNNING
         insort(self.running, sequence, key=lambda s: s.rank)
@@ -215,6 +213,15 @@ class Scheduler:
             )
         )
         return True
+
+    def _count_prefix_hit(self, sequence: Sequence) -> int:
+        """The prompt tokens that the cache held, at a sequence's first admission."""
+        if sequence.request.generated_token_ids:
+            return 0  # it was counted before the engine was restarted
+        num_hit = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+        self.num_prompt_tokens += sequence.num_prompt_tokens
+        self.num_prefix_hits += num_hit
+        return num_hit
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take a running sequence's blocks and slot; it waits and is computed again (Kwon et al., 2023, section 4.5: recomputation)."""

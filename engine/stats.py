@@ -15,9 +15,8 @@ class EngineStats(msgspec.Struct):
     blocks_cached: int = 0  # unreferenced, kept for their content
     blocks_free: int = 0  # free + referenced + cached == total
     steps_total: int = 0
-    prompt_tokens_total: int = 0  # of requests that were scheduled, cached ones included
+    prompt_tokens_total: int = 0  # of requests that were admitted, cached ones included; each is looked up in the prefix cache
     generation_tokens_total: int = 0
-    prefix_cache_queries_total: int = 0  # prompt tokens looked up
-    prefix_cache_hits_total: int = 0  # prompt tokens found
+    prefix_cache_hits_total: int = 0  # prompt tokens found in the prefix cache
     preemptions_total: int = 0
     evictions_total: int = 0  # cached blocks given up for new content

@@ -20,7 +20,7 @@ _ENGINE_COUNTERS = (
     ("steps_total", "octavo_engine_steps", "Steps of the engine"),
     ("prompt_tokens_total", "octavo_prompt_tokens", "Prompt tokens of scheduled requests, cached ones included"),
     ("generation_tokens_total", "octavo_generation_tokens", "Tokens generated"),
-    ("prefix_cache_queries_total", "octavo_prefix_cache_queries", "Prompt tokens looked up in the prefix cache"),
+    ("prompt_tokens_total", "octavo_prefix_cache_queries", "Prompt tokens looked up in the prefix cache"),
     ("prefix_cache_hits_total", "octavo_prefix_cache_hits", "Prompt tokens found in the prefix cache"),
     ("preemptions_total", "octavo_preemptions", "Sequences put back to waiting for want of KV blocks"),
     ("evictions_total", "octavo_cache_evictions", "Cached KV blocks given up for new content"),

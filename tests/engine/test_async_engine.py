@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -224,17 +225,19 @@ async def test_the_engine_leaves_when_its_parent_is_killed() -> None:
         "async def main():\n"
         "    engine = AsyncLLMEngine(EngineConfig(max_model_len=128, num_gpu_blocks_override=8))\n"
         "    await engine.start()\n"
-        "    print(engine._process.pid, flush=True)\n"
+        "    print(engine._process.pid, engine._process._directory, flush=True)\n"
         "    await asyncio.sleep(100)\n"
         "asyncio.run(main())\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    child = psutil.Process(int(await asyncio.to_thread(parent.stdout.readline)))
+    pid, directory = (await asyncio.to_thread(parent.stdout.readline)).split()
+    child = psutil.Process(int(pid))
     parent.kill()
     parent.wait()
     await asyncio.to_thread(child.wait, 10)
     assert not child.is_running()
+    assert not Path(directory).exists()
 
 
 @pytest.mark.parametrize(

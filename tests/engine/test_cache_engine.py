@@ -101,3 +101,8 @@ def test_copies_of_blocks_have_the_result_of_one_after_the_other(pairs: list[tup
         expected[destination] = expected[source]
     cache.copy(pairs)
     assert cache.pool.flatten(1).unique(dim=1).flatten().tolist() == expected
+
+
+def test_a_pool_larger_than_the_machines_memory_is_refused() -> None:
+    with pytest.raises(ConfigError, match="exceeds this machine's memory"):
+        plan_num_blocks(EngineConfig(kv_cache_memory=1 << 50), 1 << 20, 128, torch.device("cpu"))

@@ -113,10 +113,30 @@ def test_the_counts_are_those_of_what_was_done() -> None:
     drain(core)
     stats = core.stats()
     assert (stats.prompt_tokens_total, stats.generation_tokens_total) == (30, 18)
-    assert stats.prefix_cache_queries_total == 30
     assert (stats.num_running, stats.num_waiting, stats.blocks_referenced) == (0, 0, 0)
     assert stats.blocks_free + stats.blocks_cached == 16
     assert stats.steps_total > 6
+
+
+def test_a_prompt_is_counted_once_however_often_it_is_preempted() -> None:
+    core, _ = new_core(num_blocks=16)
+    for i in range(6):
+        core.add_request(new_request(f"r{i}", length=14, max_tokens=20, arrival=i))
+    drain(core)
+    assert core.stats().preemptions_total > 0
+    assert core.stats().prompt_tokens_total == 6 * 14
+
+
+def test_a_request_resumed_after_a_restart_is_not_counted_again_and_reports_no_cached_tokens() -> None:
+    core, _ = new_core(num_blocks=16)
+    for i in range(2):  # alike: the second finds what the first has written
+        core.add_request(new_request("r" * (i + 1), length=8, max_tokens=9, arrival=i, generated_token_ids=[5, 6, 7]))
+    outputs = []
+    while core.has_work:
+        outputs += core.step()
+    assert outputs
+    assert all(output.num_cached_tokens == 0 for output in outputs)
+    assert core.stats().prompt_tokens_total == 0
 
 
 def test_preemption_and_eviction_are_counted() -> None:

@@ -237,7 +237,7 @@ def test_prompts_that_arrive_together_compute_their_common_prefix_once() -> None
     step = bench.schedule()
     assert lens(step) == {"a": 14, "b": 2}
     assert bench.scheduler.running[1].num_cached_tokens == 12
-    assert (bench.scheduler.num_prefix_queries, bench.scheduler.num_prefix_hits) == (28, 12)
+    assert (bench.scheduler.num_prompt_tokens, bench.scheduler.num_prefix_hits) == (28, 12)
 
 
 def test_of_long_prompts_with_a_common_prefix_only_the_first_computes_it() -> None:
