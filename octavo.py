@@ -1,9 +1,9 @@
 """Octavo: an OpenAI-compatible async HTTP inference server for large language models.
 
-    from octavo import LLM, SamplingParams
+from octavo import LLM, SamplingParams
 
-    llm = LLM()
-    print(llm.generate(["The capital of France is"], SamplingParams(temperature=0, max_tokens=8))[0].outputs[0].text)
+llm = LLM()
+print(llm.generate(["The capital of France is"], SamplingParams(temperature=0, max_tokens=8))[0].outputs[0].text)
 """
 
 from __future__ import annotations

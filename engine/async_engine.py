@@ -55,7 +55,7 @@ class AsyncLLMEngine:
             raise
         self.stats = EngineStats()
         self.num_restarts = 0
-        self._builder = RequestBuilder(self.max_model_len, self.model_config.vocab_size, config.seed)
+        self._builder = RequestBuilder(self.max_model_len, self.model_config.vocab_size, config.seed, self.tokenizer)
         self._admission = Admission(config.max_waiting_requests, config.max_waiting_tokens)
         self._streams: dict[str, RequestStream] = {}  # by the engine's id of each sequence
         self._calls: dict[int, asyncio.Future[Any]] = {}
@@ -104,6 +104,11 @@ class AsyncLLMEngine:
         """
         if self._failure is not None or self._closing:
             raise self._failure or EngineDeadError("the server is shutting down")
+        if params.logits_processors:
+            raise InvalidRequestError(
+                "logits_processors are functions of this process, and the engine runs in another one: use the offline LLM",
+                param="logits_processors",
+            )
         if timeout is not None and not timeout > 0:
             raise InvalidRequestError(f"timeout must be a number of seconds above 0, but is {timeout}", param="timeout")
         sequences = self._builder.build(request_id, prompt_token_ids, params, priority, cache_salt, tenant)

@@ -42,7 +42,7 @@ class LLM:
         self.tokenizer = source.tokenizer()
         template = source.chat_template()
         self._chat_template = None if template is None else ChatTemplate(template, self.tokenizer.bos_token, self.tokenizer.eos_token)
-        self._builder = RequestBuilder(resolve_max_model_len(config, model_config), model_config.vocab_size, config.seed)
+        self._builder = RequestBuilder(resolve_max_model_len(config, model_config), model_config.vocab_size, config.seed, self.tokenizer)
         self.engine = EngineCore(config, model_config, InProcessExecutor(config, source))
 
     def generate(

@@ -59,6 +59,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_logprobs: list[TokenLogprobs] | None = None  # of the prompt's next tokens; the first token has none
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None  # the stop token id, where one of `stop_token_ids` ended the sequence
+    error: str | None = None  # with finish_reason "error": why
     num_cached_tokens: int = 0  # prompt tokens that the prefix cache held
 
 

@@ -42,7 +42,7 @@ class ModelRunner:
         self._max_num_seqs = max_num_seqs
         self._tables = SlotTables(max_num_seqs, max_model_len, block_size)
         self._buffers = BatchBuffers(token_budget, max_num_seqs, self._tables.block_tables.shape[1], block_size, ops.device)
-        self._sampler = Sampler(max_num_seqs, eos_token_ids)
+        self._sampler = Sampler(ops, self._tables.token_ids, eos_token_ids)
         self._forward: Forward = self._forward_eagerly
         capture = getattr(ops, "capture", None)
         if capture is not None and not enforce_eager:
@@ -77,7 +77,12 @@ class ModelRunner:
             sampled = self._sampler.sample(logits[: len(sampling)], slots, positions)
             # The next step finds the token here: it need not have come back to the scheduler by then.
             self._tables.token_ids[slots, positions] = sampled.token_ids
-            for i, token_id, logprobs in zip(sampling.tolist(), sampled.token_ids.tolist(), sampled.logprobs, strict=True):
+            for row, (i, token_id, logprobs) in enumerate(
+                zip(sampling.tolist(), sampled.token_ids.tolist(), sampled.logprobs, strict=True)
+            ):
+                if row in sampled.errors:
+                    output.errors[i] = sampled.errors[row]
+                    continue
                 output.token_ids[i].append(token_id)
                 if logprobs is not None:
                     output.logprobs[i] = [logprobs]

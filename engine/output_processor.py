@@ -60,9 +60,9 @@ class OutputProcessor:
         if output.prompt_logprobs and state.request.sample_index == 0:
             assert self._prompt_logprobs is not None
             self._prompt_logprobs.extend(output.prompt_logprobs)
-        if not output.new_token_ids:
+        if not output.new_token_ids and output.finish_reason is None:
             return None, False
-        completion = state.append(output)
+        completion = state.fail(output) if output.finish_reason == "error" else state.append(output)
         request_output = RequestOutput(
             request_id=self.request_id,
             prompt_token_ids=self.prompt_token_ids,
@@ -116,6 +116,12 @@ class _SequenceState:
         self.finished = completion.finished
         return completion
 
+    def fail(self, output: SequenceOutput) -> CompletionOutput:
+        """The end of a sequence that cannot go on."""
+        self.finished = True
+        text, _ = self._flush()
+        return CompletionOutput(index=self.request.sample_index, text=text, finish_reason="error", error=output.error)
+
     def _read(self, token_id: int, stopped_by_token: bool) -> tuple[str, str | None]:
         """The text that one more token releases, and the stop string that it completes."""
         params = self.request.params
@@ -151,7 +157,7 @@ def merge(older: RequestOutput, newer: RequestOutput) -> RequestOutput:
         known.token_ids.extend(completion.token_ids)
         if known.logprobs is not None and completion.logprobs is not None:
             known.logprobs.extend(completion.logprobs)
-        known.finish_reason, known.stop_reason = completion.finish_reason, completion.stop_reason
+        known.finish_reason, known.stop_reason, known.error = completion.finish_reason, completion.stop_reason, completion.error
     older.outputs = list(by_index.values())
     older.finished = newer.finished
     older.num_cached_tokens = max(older.num_cached_tokens, newer.num_cached_tokens)

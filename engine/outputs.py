@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-FinishReason: TypeAlias = Literal["stop", "length", "abort"]
+FinishReason: TypeAlias = Literal["stop", "length", "repetition", "error", "abort"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class CompletionOutput:
     logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids, when asked for
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None  # the stop string or stop token id that ended it; None for EOS
+    error: str | None = None  # with finish_reason "error": what went wrong with this sequence, and no other
 
     @property
     def finished(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
 import msgspec
@@ -10,15 +11,18 @@ import msgspec
 from engine.best_of import with_ranking
 from engine.errors import InvalidRequestError
 from engine.messages import EngineRequest
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import MAX_TOKENS_OF_BAD_WORD, SamplingParams
+from engine.tokenizer import Tokenizer
 
 
 class RequestBuilder:
     """Checks requests against one model's limits and numbers them in order of arrival."""
 
-    def __init__(self, max_model_len: int, vocab_size: int, seed: int) -> None:
+    def __init__(self, max_model_len: int, vocab_size: int, seed: int, tokenizer: Tokenizer | None = None) -> None:
+        """`tokenizer` turns `bad_words` into tokens; without one, requests may have none."""
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size
+        self._tokenizer = tokenizer
         self._num_arrived = 0
         self._random = random.Random(seed) if seed else random.SystemRandom()
 
@@ -34,10 +38,14 @@ class RequestBuilder:
         """One engine request for each sequence to generate. Raises InvalidRequestError for what can never be served."""
         prompt = list(prompt_token_ids)
         max_tokens = self._limit_output(prompt, params)
-        for name, token_ids in (("prompt", prompt), ("stop_token_ids", params.stop_token_ids)):
-            for token_id in token_ids:
-                if not 0 <= token_id < self._vocab_size:
-                    raise InvalidRequestError(f"token id {token_id} is not in the vocabulary of {self._vocab_size} tokens", param=name)
+        self._check_token_ids("prompt", prompt)
+        self._check_token_ids("stop_token_ids", params.stop_token_ids)
+        self._check_token_ids("logit_bias", params.logit_bias)
+        self._check_token_ids("allowed_token_ids", params.allowed_token_ids or ())
+        for sequence in params.bad_words_token_ids:
+            self._check_token_ids("bad_words_token_ids", sequence)
+        if params.bad_words:
+            params = self._with_bad_words_as_tokens(params)
         if not -(2**31) <= priority < 2**31:
             raise InvalidRequestError(f"priority must be an integer of 32 bits, but is {priority}", param="priority")
         self._num_arrived += 1
@@ -60,6 +68,25 @@ class RequestBuilder:
             )
             for index in range(params.num_sequences)
         ]
+
+    def _check_token_ids(self, name: str, token_ids: Iterable[int]) -> None:
+        for token_id in token_ids:
+            if not 0 <= token_id < self._vocab_size:
+                raise InvalidRequestError(f"token id {token_id} is not in the vocabulary of {self._vocab_size} tokens", param=name)
+
+    def _with_bad_words_as_tokens(self, params: SamplingParams) -> SamplingParams:
+        """The engine knows tokens only. A word has two spellings in them: at the start of a word, after a space, and anywhere else."""
+        if self._tokenizer is None:
+            raise InvalidRequestError("bad_words needs a tokenizer: give bad_words_token_ids", param="bad_words")
+        sequences = dict.fromkeys(params.bad_words_token_ids)
+        for word in params.bad_words:
+            for text in (word.lstrip(), " " + word.lstrip()):
+                token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+                if len(token_ids) > MAX_TOKENS_OF_BAD_WORD:
+                    message = f"bad_words holds a text of {len(token_ids)} tokens: at most {MAX_TOKENS_OF_BAD_WORD} are allowed"
+                    raise InvalidRequestError(message, param="bad_words")
+                sequences[tuple(token_ids)] = None
+        return msgspec.structs.replace(params, bad_words=(), bad_words_token_ids=tuple(sequences))
 
     def _limit_output(self, prompt: list[int], params: SamplingParams) -> int:
         """The tokens that may be generated."""

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
 import msgspec
 
 from engine.errors import InvalidRequestError
+from engine.repetition import RepetitionDetection
+
+if TYPE_CHECKING:
+    import torch
+
+# (generated token ids, logits [vocab_size]) -> logits [vocab_size], in place or not
+LogitsProcessor: TypeAlias = "Callable[[list[int], torch.Tensor], torch.Tensor]"
 
 MAX_LOGPROBS = 20  # OpenAI's bound on top_logprobs
 MAX_N = 128
+MAX_LOGIT_BIASES = 1024
+MAX_BAD_WORDS = 256
+MAX_TOKENS_OF_BAD_WORD = 64
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The sampling settings of one request, under the names that vLLM uses.
 
-    The stages apply in this order: min_tokens masks the stop tokens; then temperature; then min_p, top_k and top_p, each on what the
-    one before left; then one draw. Log probabilities are of the model's own distribution, before all of these.
+    They apply in this order: repetition_penalty, frequency_penalty, presence_penalty; logit_bias; logits_processors;
+    allowed_token_ids; bad_words; min_tokens masks the stop tokens; then temperature; then min_p, top_k and top_p, each on what the one
+    before left; then one draw. Log probabilities are of the model's own distribution, before all of these. A sequence of which
+    nothing is left to draw ends with finish_reason "error".
     """
 
     n: int = 1  # sequences to generate for the prompt, with sample indices 0 to n - 1
@@ -23,6 +38,15 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     top_p: float = 1.0  # keep the smallest set of most probable tokens whose probabilities reach this
     top_k: int = 0  # keep the k most probable tokens; 0 keeps all
     min_p: float = 0.0  # keep tokens at least this probable relative to the most probable one
+    presence_penalty: float = 0.0  # taken off the logits of tokens that are in the output
+    frequency_penalty: float = 0.0  # taken off so often as the token is in the output
+    repetition_penalty: float = 1.0  # divides positive logits of tokens in prompt or output, multiplies negative ones
+    logit_bias: dict[int, float] = {}  # by token id, added to its logit
+    allowed_token_ids: tuple[int, ...] | None = None  # no others are generated; None: all are allowed
+    bad_words: tuple[str, ...] = ()  # texts that are never generated, at the start of a word or within one
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()  # the same as tokens; `bad_words` become these on arrival
+    logits_processors: tuple[Any, ...] = ()  # of LogitsProcessor; offline only, as functions cannot cross to another process
+    repetition_detection: RepetitionDetection | None = None  # end a sequence that says the same again and again; None: never
     seed: int | None = None  # fixes the draws together with the sample index and the position; None: drawn on arrival
     max_tokens: int | None = None  # None: to the end of the context
     min_tokens: int = 0
@@ -44,6 +68,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         _check(0.0 < self.top_p <= 1.0, "top_p", "must be above 0 and at most 1", self.top_p)
         _check(0 <= self.top_k < 2**31, "top_k", "must be 0 (keep all) or a positive integer", self.top_k)
         _check(0.0 <= self.min_p <= 1.0, "min_p", "must be between 0 and 1", self.min_p)
+        for name in ("presence_penalty", "frequency_penalty"):
+            _check(-2.0 <= getattr(self, name) <= 2.0, name, "must be between -2 and 2", getattr(self, name))
+        rule = "must be above 0 and at most 100"
+        _check(0.0 < self.repetition_penalty <= 100.0, "repetition_penalty", rule, self.repetition_penalty)
+        self._check_token_lists()
         _check(self.seed is None or -(2**63) <= self.seed < 2**63, "seed", "must be an integer of 64 bits", self.seed)
         _check(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "must be at least 1", self.max_tokens)
         _check(self.min_tokens >= 0, "min_tokens", "must not be negative", self.min_tokens)
@@ -53,6 +82,18 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             _check(value is None or 0 <= value <= MAX_LOGPROBS, name, f"must be between 0 and {MAX_LOGPROBS}", value)
+
+    def _check_token_lists(self) -> None:
+        num_biases, num_words = len(self.logit_bias), len(self.bad_words) + len(self.bad_words_token_ids)
+        _check(num_biases <= MAX_LOGIT_BIASES, "logit_bias", f"must have at most {MAX_LOGIT_BIASES} entries", num_biases)
+        for token_id, bias in self.logit_bias.items():
+            _check(-100.0 <= bias <= 100.0, "logit_bias", f"must be between -100 and 100 for token {token_id}", bias)
+        _check(self.allowed_token_ids is None or bool(self.allowed_token_ids), "allowed_token_ids", "must not be empty", [])
+        # Each text becomes up to two sequences of tokens.
+        _check(len(self.bad_words) <= MAX_BAD_WORDS, "bad_words", f"must hold at most {MAX_BAD_WORDS} texts", num_words)
+        _check(num_words <= 3 * MAX_BAD_WORDS, "bad_words_token_ids", f"must be at most {2 * MAX_BAD_WORDS}", num_words)
+        _check(all(word.strip() for word in self.bad_words), "bad_words", "must not contain an empty text", self.bad_words)
+        _check(all(self.bad_words_token_ids), "bad_words_token_ids", "must not contain an empty sequence", self.bad_words_token_ids)
 
     @property
     def num_sequences(self) -> int:

@@ -127,6 +127,10 @@ class Scheduler:
                 sequence.num_pending_tokens -= 1
             if sequence.status is SequenceStatus.FINISHED:
                 continue  # aborted, or ended by an earlier step, while this one was under way
+            if i in output.errors:
+                self._finish(sequence, "error", None)
+                outputs.append(SequenceOutput(request_id=sequence.request_id, finish_reason="error", error=output.errors[i]))
+                continue
             prompt_logprobs = output.prompt_logprobs[i]
             if prompt_logprobs:  # those of a chunk that a preemption made it compute again were delivered already
                 prompt_logprobs = prompt_logprobs[max(0, sequence.num_prompt_logprobs_sent - step.input.starts[i]) :]
@@ -273,12 +277,16 @@ class Scheduler:
 
     def _check_end(self, sequence: Sequence, token_id: int) -> None:
         params = sequence.request.params
+        repeats = sequence.repetition is not None and sequence.repetition.append(token_id)
         if sequence.num_generated_tokens > params.min_tokens:
             if token_id in params.stop_token_ids:
                 sequence.finish_reason, sequence.stop_reason = "stop", token_id
                 return
             if token_id in self.eos_token_ids and not params.ignore_eos:
                 sequence.finish_reason = "stop"
+                return
+            if repeats:
+                sequence.finish_reason = "repetition"
                 return
         if sequence.num_generated_tokens >= sequence.request.max_tokens or len(sequence.token_ids) >= self.max_model_len:
             sequence.finish_reason = "length"

@@ -6,6 +6,7 @@ import enum
 
 from engine.messages import EngineRequest
 from engine.outputs import FinishReason
+from engine.repetition import RepetitionDetector
 
 
 class SequenceStatus(enum.Enum):
@@ -35,6 +36,7 @@ class Sequence:
         self.num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache at first admission
         self.num_prompt_logprobs_sent = 0  # prompt log probabilities already delivered
         self.num_preemptions = 0
+        self.repetition = _detector(request)
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | None = None
 
@@ -83,3 +85,14 @@ class Sequence:
     @property
     def wants_prompt_logprobs(self) -> bool:
         return self.request.params.prompt_logprobs is not None and self.num_prompt_logprobs_sent < self.num_prompt_tokens - 1
+
+
+def _detector(request: EngineRequest) -> RepetitionDetector | None:
+    """What notices that the sequence repeats itself, where that is to end it."""
+    settings = request.params.repetition_detection
+    if settings is None:
+        return None
+    detector = RepetitionDetector(settings)
+    for token_id in request.generated_token_ids:
+        detector.append(token_id)
+    return detector

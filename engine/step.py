@@ -51,3 +51,4 @@ class StepOutput(msgspec.Struct, frozen=True):
     token_ids: list[list[int]]  # zero or more new tokens for each
     logprobs: list[list[TokenLogprobs] | None]  # one for each new token, where asked for
     prompt_logprobs: list[list[TokenLogprobs] | None]  # of prompt tokens start + 1 ... start + query_len, where asked for
+    errors: dict[int, str] = {}  # by place in the step: why this sequence, and no other, cannot go on; it has no new tokens then

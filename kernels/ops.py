@@ -21,9 +21,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch
+from kernels.sampling import DrawSettings
 from kernels.weights import Weight
 
 PackedWeight = Any  # whatever a set's `pack_linear` made: opaque to models
@@ -91,6 +94,15 @@ class Ops(Protocol):
 
     def copy_blocks(self, kv_cache: torch.Tensor, pairs: torch.Tensor) -> None:
         """Copy whole blocks of one layer: pairs is [P, 2] int64 of (source, destination); no block is both."""
+        ...
+
+    def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
+        """The token of each row of logits [R, vocab_size] float32: -> [R], -1 where the row's largest logit is not finite.
+
+        The filters apply in the order min_p, top_k, top_p, each to what the one before left; then the token is the first at which the
+        sum of the weights exp(logit / temperature) so far, in the order of token ids, exceeds the draw times the sum of all. The
+        logits are left as they are. Part of no recorded forward pass.
+        """
         ...
 
 

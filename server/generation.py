@@ -99,6 +99,11 @@ class Generation:
                 for sequence in output.outputs:
                     if sequence.finish_reason == "abort":
                         raise self._end or ApiError(503, "the request was aborted by the server", code="request_aborted")
+                    if sequence.finish_reason == "error":
+                        raise ApiError(500, f"the answer could not be completed: {sequence.error}", code="generation_failed")
+                    if sequence.finish_reason == "repetition":
+                        # OpenAI's clients know no such reason.
+                        sequence.finish_reason, sequence.stop_reason = "stop", "repetition_detected"
                     if sequence.finish_reason is not None:
                         record.finish_reasons.append(sequence.finish_reason)
                 yield output

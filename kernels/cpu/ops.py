@@ -6,13 +6,17 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch
 from kernels.cpu import structs
 from kernels.cpu.structs import Codes, KvStruct, Step
 from kernels.cpu.threads import ThreadPool
 from kernels.cpu.weights import PackedLinear, pack
+from kernels.reference.sampling import sample
+from kernels.sampling import DrawSettings
 from kernels.weights import Weight
 
 KV_ELEMENTS = {torch.float32: structs.KV_F32, torch.float16: structs.KV_F16, torch.bfloat16: structs.KV_BF16}
@@ -117,6 +121,9 @@ class CpuOps:
             stride_bytes=kv_cache.stride(0) * size,
             block_bytes=kv_cache[0].numel() * size,
         )
+
+    def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
+        return sample(logits, settings)
 
     # What the recorder does otherwise.
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch
+from kernels.reference.sampling import sample
+from kernels.sampling import DrawSettings
 from kernels.weights import Weight
 
 
@@ -100,3 +104,6 @@ class ReferenceOps:
 
     def copy_blocks(self, kv_cache: torch.Tensor, pairs: torch.Tensor) -> None:
         kv_cache[pairs[:, 1]] = kv_cache[pairs[:, 0]]
+
+    def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
+        return sample(logits, settings)

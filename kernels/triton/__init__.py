@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import triton
+from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch
+from kernels.reference.sampling import sample
+from kernels.sampling import DrawSettings
 from kernels.triton.activation import gelu_tanh_and_mul, silu_and_mul
 from kernels.triton.attention import PagedAttention
 from kernels.triton.blocks import copy_blocks
@@ -69,3 +73,6 @@ class TritonOps:
 
     def copy_blocks(self, kv_cache: torch.Tensor, pairs: torch.Tensor) -> None:
         copy_blocks(kv_cache, pairs)
+
+    def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
+        return sample(logits, settings)

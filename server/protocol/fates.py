@@ -80,7 +80,7 @@ def _by_name(parameters: Iterable[Parameter]) -> dict[str, Parameter]:
 
 
 _NO_GRAMMAR = "output cannot be constrained to a grammar yet"
-_NO_PENALTY = "penalties are not implemented"
+_NO_BEAMS = "beam search is not implemented"
 _NO_TOOLS = "tools are not implemented"
 _NO_AUDIO = "the model neither hears nor speaks"
 
@@ -96,9 +96,9 @@ _SAMPLING = (
     _implemented("stream_options", "`include_usage`, `continuous_usage_stats`; `include_obfuscation` has no effect"),
     _implemented("logprobs"),
     _implemented("user", "whose turn the request takes with `--scheduling-policy fair`; left out: the API key's"),
-    _refused("frequency_penalty", _NO_PENALTY, 0),
-    _refused("presence_penalty", _NO_PENALTY, 0),
-    _refused("logit_bias", "biases are not implemented", {}),
+    _implemented("frequency_penalty", "-2 to 2"),
+    _implemented("presence_penalty", "-2 to 2"),
+    _implemented("logit_bias", "-100 to 100 for each of up to 1024 token ids"),
     _implemented("top_k", "0 or -1 keeps all", extra=True),
     _implemented("min_p", extra=True),
     _implemented("stop_token_ids", extra=True),
@@ -113,12 +113,18 @@ _SAMPLING = (
     _implemented("priority", "lower runs earlier; 0 by default", extra=True),
     _implemented("timeout", "seconds until the request, waiting or running, ends with 408; left out: `--request-timeout`", extra=True),
     _implemented("return_token_ids", extra=True),
-    _refused("repetition_penalty", _NO_PENALTY, 1, extra=True),
-    _refused("length_penalty", _NO_PENALTY, 1, extra=True),
-    _refused("use_beam_search", "beam search is not implemented", False, extra=True),
-    _refused("bad_words", "banned words are not implemented", [], extra=True),
-    _refused("allowed_token_ids", "allowed tokens are not implemented", extra=True),
-    _refused("logits_processors", "logits processors are not implemented", [], extra=True),
+    _implemented("repetition_penalty", "above 0; 1 changes nothing. Tokens of the prompt count too", extra=True),
+    _implemented(
+        "repetition_detection",
+        "`{max_pattern_size, min_pattern_size, min_count}`: end an answer whose newest tokens are one pattern `min_count` times in a row, "
+        "with `stop_reason: repetition_detected`",
+        extra=True,
+    ),
+    _refused("length_penalty", _NO_BEAMS, 1, extra=True),
+    _refused("use_beam_search", _NO_BEAMS, False, extra=True),
+    _implemented("bad_words", "up to 256 texts that are not generated, at the start of a word or within one", extra=True),
+    _implemented("allowed_token_ids", "no other tokens are generated", extra=True),
+    _refused("logits_processors", "they are Python functions: use the offline `LLM`", [], extra=True),
     _refused("spaces_between_special_tokens", "special tokens are joined as the tokenizer does", True, extra=True),
     _refused("return_tokens_as_token_ids", "use return_token_ids", False, extra=True),
     _refused("structured_outputs", _NO_GRAMMAR, {}, extra=True),
@@ -209,6 +215,11 @@ def page() -> str:
         "level of the body, `extra_body` in the SDK), has one of three fates. None is dropped silently: what would change the answer is",
         "refused with 400, `code: unsupported_parameter` and `param` naming it. `null` is the same as leaving a parameter out. Unknown",
         "parameters are refused too, unless the server runs with `--allow-unknown-parameters`.",
+        "",
+        "What changes the choice of a token applies in this order: `repetition_penalty`, `frequency_penalty`, `presence_penalty`;",
+        "`logit_bias`; `allowed_token_ids`; `bad_words`; `min_tokens` (no token that ends the answer); then `temperature`, `min_p`,",
+        "`top_k`, `top_p`, each on what the one before left; then one draw. Log probabilities are of the model's own distribution, before",
+        "all of these. Should a request's own settings leave no token at all, it ends with a server error that says so.",
         "",
         "This page is written by `python -m server.protocol.fates > docs/parameters.md`; a test holds it to the code.",
     ]

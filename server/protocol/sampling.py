@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from engine.errors import InvalidRequestError
+from engine.repetition import RepetitionDetection
 from engine.sampling_params import SamplingParams
 from server.protocol.body import RequestBody
 
@@ -14,7 +16,27 @@ MAX_STOP_STRINGS = 64
 _Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 # Keys of generation_config.json that are sampling parameters here; the file's other keys concern other programs.
-_DEFAULTABLE = ("temperature", "top_p", "top_k", "min_p")
+_DEFAULTABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def _with_token_ids(value: Any) -> Any:
+    """A bias for each token: JSON can only spell the tokens' ids as strings."""
+    if not isinstance(value, dict):
+        raise ValueError("must be an object from token ids to numbers")
+    if wrong := [key for key in value if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10)]:
+        raise ValueError(f"must have token ids as its keys, but has {wrong[0][:40]!r}")
+    return {int(key): bias for key, bias in value.items()}
+
+
+class RepetitionDetectionBody(RequestBody):
+    """When a sequence that repeats itself is ended: its newest tokens are one pattern, min_count times in a row."""
+
+    max_pattern_size: int
+    min_pattern_size: int = 1
+    min_count: int = 4
+
+    def settings(self) -> RepetitionDetection:
+        return RepetitionDetection(max_pattern_size=self.max_pattern_size, min_pattern_size=self.min_pattern_size, min_count=self.min_count)
 
 
 class StreamOptions(RequestBody):
@@ -33,6 +55,13 @@ class SamplingBody(RequestBody):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float | None = None
+    logit_bias: Annotated[dict[int, float], BeforeValidator(_with_token_ids)] = Field(default_factory=dict)
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] = Field(default_factory=list)
+    repetition_detection: RepetitionDetectionBody | None = None
     seed: int | None = None
     stop: list[str] = Field(default_factory=list)
     stop_token_ids: list[int] = Field(default_factory=list)
@@ -84,16 +113,21 @@ class SamplingBody(RequestBody):
         self, defaults: dict[str, Any], vocab_size: int, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
     ) -> SamplingParams:
         """What the engine is asked for. Raises InvalidRequestError naming the first parameter that is out of its range."""
-        for token_id in self.stop_token_ids:
-            if not 0 <= token_id < vocab_size:
-                message = f"stop_token_ids must be token ids from 0 to {vocab_size - 1}, but holds {token_id}"
-                raise InvalidRequestError(message, param="stop_token_ids")
+        _check_token_ids("stop_token_ids", self.stop_token_ids, vocab_size)
+        _check_token_ids("logit_bias", self.logit_bias, vocab_size)
+        _check_token_ids("allowed_token_ids", self.allowed_token_ids or (), vocab_size)
         chosen = {name: getattr(self, name) for name in _DEFAULTABLE if getattr(self, name) is not None}
         chosen = {**defaults, **chosen}
         if chosen.get("top_k") == -1:
             chosen["top_k"] = 0
         return SamplingParams(
             n=self.n,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=self.logit_bias,
+            allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+            bad_words=tuple(self.bad_words),
+            repetition_detection=None if self.repetition_detection is None else self.repetition_detection.settings(),
             seed=self.seed,
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,
@@ -106,6 +140,12 @@ class SamplingBody(RequestBody):
             skip_special_tokens=self.skip_special_tokens,
             **chosen,
         )
+
+
+def _check_token_ids(param: str, token_ids: Iterable[int], vocab_size: int) -> None:
+    for token_id in token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(f"{param} must be token ids from 0 to {vocab_size - 1}, but holds {token_id}", param=param)
 
 
 def sampling_defaults(generation_config: dict[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
+import torch
 from engine_settings import small_llm
 
 from engine.errors import ConfigError, InvalidRequestError, ModelLoadError
 from engine.llm import LLM
 from engine.outputs import RequestOutput
+from engine.repetition import RepetitionDetection
 from engine.sampling_params import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -167,3 +172,58 @@ def test_settings_that_cannot_work_are_refused_with_the_numbers() -> None:
         LLM(model="/no/such/path/model.gguf")
     with pytest.raises(ConfigError, match="no CUDA device"):
         LLM(device="cuda")
+
+
+def test_penalties_and_masks_give_the_same_tokens_alone_in_a_crowd_and_preempted() -> None:
+    prompts = [f"Write a long story about {topic}. " for topic in TOPICS]
+    kinds: list[dict[str, Any]] = [
+        {"presence_penalty": 1.0, "frequency_penalty": 0.5},
+        {"repetition_penalty": 1.2},
+        {"logit_bias": {28: -100.0, 30: 3.0}, "frequency_penalty": 0.2},
+        {"bad_words": (" the", "and"), "temperature": 0.0},
+    ]
+    params = [SamplingParams(**{"temperature": 0.8, **kinds[i % 4]}, seed=i, max_tokens=60, ignore_eos=True) for i in range(8)]
+    alone = small_llm(enable_prefix_caching=False)
+    expected = [tokens(alone.generate(p, s, use_tqdm=False)[0]) for p, s in zip(prompts, params, strict=True)]
+    preempted = small_llm(num_gpu_blocks_override=10, max_model_len=160)
+    for llm in (small_llm(), preempted):
+        assert [tokens(output) for output in llm.generate(prompts, params, use_tqdm=False)] == expected
+        llm.engine.check()
+    assert preempted.engine.stats().preemptions_total > 4
+
+
+def test_bad_words_are_never_generated(llm: LLM) -> None:
+    before = llm.generate("Once upon a time", GREEDY, use_tqdm=False)[0].outputs[0].text
+    words = tuple(sorted(before.split(), key=len)[-2:])
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, bad_words=words)
+    after = llm.generate("Once upon a time", params, use_tqdm=False)[0].outputs[0].text
+    assert not any(word in after for word in words)
+
+
+def test_a_failing_logits_processor_ends_its_own_request_and_no_other(llm: LLM) -> None:
+    def fails_at_the_fifth(generated: list[int], row: torch.Tensor) -> torch.Tensor:
+        if len(generated) == 4:
+            raise ValueError("five is too many")
+        return row
+
+    normal = SamplingParams(temperature=0.9, seed=3, max_tokens=12, ignore_eos=True)
+    failing = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logits_processors=(fails_at_the_fifth,))
+    expected = llm.generate(["One", "Three"], normal, use_tqdm=False)
+    outputs = llm.generate(["One", "Two", "Three"], [normal, failing, normal], use_tqdm=False)
+    assert [tokens(outputs[0]), tokens(outputs[2])] == [tokens(output) for output in expected]
+    failed = outputs[1].outputs[0]
+    assert (failed.finish_reason, len(failed.token_ids)) == ("error", 4)
+    assert failed.error is not None
+    assert "five is too many" in failed.error
+    llm.engine.check()
+    assert llm.engine.stats().blocks_referenced == 0
+
+
+def test_a_sequence_that_says_the_same_again_and_again_is_ended_when_that_is_asked_for(llm: LLM) -> None:
+    loop = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, allowed_token_ids=(28, 30), logit_bias={28: 100.0})
+    assert len(tokens(llm.generate("Once", loop, use_tqdm=False)[0])) == 60
+    rule = RepetitionDetection(max_pattern_size=8, min_pattern_size=2, min_count=5)
+    detected = msgspec.structs.replace(loop, repetition_detection=rule, min_tokens=20)
+    output = llm.generate("Once", detected, use_tqdm=False)[0].outputs[0]
+    assert (output.token_ids, output.finish_reason) == ([28] * 21, "repetition")
+    assert output.text == llm.tokenizer.decode([28] * 21)
