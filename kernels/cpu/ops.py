@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch
 from kernels.cpu import structs
+from kernels.cpu.sampling import sample
 from kernels.cpu.structs import Codes, KvStruct, Step
 from kernels.cpu.threads import ThreadPool
 from kernels.cpu.weights import PackedLinear, pack
-from kernels.reference.sampling import sample
 from kernels.sampling import DrawSettings
 from kernels.weights import Weight
 
@@ -123,7 +123,7 @@ class CpuOps:
         )
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
-        return sample(logits, settings)
+        return sample(self.pool, logits, settings)
 
     # What the recorder does otherwise.
 

@@ -156,6 +156,23 @@ class PackArgs(Args):
     _fields_ = [("weight", POINTER(WeightStruct)), ("values", c_void_p), ("scales", c_void_p), ("mins", c_void_p), ("offset", c_int32)]
 
 
+class SampleArgs(Args):
+    kind = 10
+    _fields_ = [
+        ("logits", c_void_p),
+        ("temperature", c_void_p),
+        ("log_min_p", c_void_p),
+        ("top_k", c_void_p),
+        ("top_p", c_void_p),
+        ("seeds", c_void_p),
+        ("sample_indices", c_void_p),
+        ("positions", c_void_p),
+        ("out", c_void_p),
+        ("num_rows", c_int32),
+        ("vocab_size", c_int32),
+    ]
+
+
 class Op(Structure):
     """One entry of the list that `octavo_run` walks: a kind and the address of its argument struct."""
 

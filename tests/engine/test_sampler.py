@@ -12,11 +12,18 @@ from engine.outputs import TokenLogprobs
 from engine.sampler import Sampled, Sampler, gather_logprobs
 from engine.sampling_params import SamplingParams
 from engine.step import NewSequence
+from kernels.ops import Ops, load_ops
 from kernels.random import uniform
-from kernels.reference import ReferenceOps
 
 EOS = 2
-OPS = ReferenceOps(torch.device("cpu"), torch.float32)
+OPS: Ops
+
+
+@pytest.fixture(scope="module", autouse=True, params=["reference", "cpu"])
+def _ops(request: pytest.FixtureRequest) -> None:
+    """Every test of this file runs on both sets."""
+    global OPS
+    OPS = load_ops(request.param, torch.device("cpu"), torch.float32, num_threads=2)
 
 
 def sampler_of(*rows: tuple[SamplingParams, int, int], num_prompt_tokens: int = 0) -> Sampler:

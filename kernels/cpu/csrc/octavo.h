@@ -131,6 +131,7 @@ enum {
     OP_GATHER = 7,
     OP_COPY_BLOCKS = 8,
     OP_PACK = 9,
+    OP_SAMPLE = 10,
 };
 
 typedef struct {
@@ -227,8 +228,20 @@ typedef struct {
     int32_t offset; // added to each code
 } pack_args_t;
 
+// Draws a token from each row of logits; kernels/sampling.py explains the settings.
+typedef struct {
+    const float *logits; // [num_rows, vocab_size]
+    const float *temperature, *log_min_p;
+    const int32_t *top_k;
+    const double *top_p;
+    const uint64_t *seeds, *sample_indices, *positions;
+    int64_t *out; // [num_rows]
+    int32_t num_rows;
+    int32_t vocab_size;
+} sample_args_t;
+
 extern const kernel_t embedding_kernel, norm_kernel, quantize_kernel, linear_kernel, activation_kernel, rotary_kv_kernel, attention_kernel,
-    gather_kernel, copy_blocks_kernel, pack_kernel;
+    gather_kernel, copy_blocks_kernel, pack_kernel, sample_kernel;
 
 // One span of a product's tiles.
 void linear_f32_tiles(const step_t *step, const linear_args_t *args, span_t tiles);

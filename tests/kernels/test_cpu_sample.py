@@ -1,0 +1,90 @@
+"""The CPU kernel that draws tokens, against the reference; tests/engine/test_sampler.py has the definitions that both must meet."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from cpu_cases import REFERENCE, cpu_ops
+
+from kernels.sampling import DrawSettings
+
+NEVER = np.float32(-np.inf)
+
+
+def make_settings(num_rows: int, random: np.random.Generator) -> DrawSettings:
+    """All filters, alone and together, with values that keep nearly nothing and nearly all."""
+    return DrawSettings(
+        temperature=random.choice([0.0, 0.5, 1.0, 2.5], num_rows).astype(np.float32),
+        log_min_p=random.choice([NEVER, NEVER, np.log(1e-6), np.log(0.01), np.log(0.5), 0.0], num_rows).astype(np.float32),
+        top_k=random.choice([0, 0, 1, 2, 50, 1000, 10**6], num_rows).astype(np.int32),
+        top_p=random.choice([1.0, 1.0, 0.999, 0.9, 0.5, 0.01], num_rows),
+        seeds=random.integers(0, 2**64, num_rows, np.uint64),
+        sample_indices=random.integers(0, 2**32, num_rows, np.uint64),
+        positions=random.integers(0, 2**40, num_rows, np.uint64),
+    )
+
+
+def make_logits(num_rows: int, vocab_size: int, random: np.random.Generator) -> torch.Tensor:
+    """Flat and peaked rows, with and without equals and masked tokens."""
+    values = random.normal(0.0, 1.0, (num_rows, vocab_size)).astype(np.float32) * random.choice([0.01, 1.0, 3.0, 30.0], (num_rows, 1))
+    rounded = random.random(num_rows) < 0.3
+    values[rounded] = values[rounded].round()
+    masked = random.random((num_rows, vocab_size)) < random.choice([0.0, 0.0, 0.5, 0.99], (num_rows, 1))
+    masked[:, random.integers(vocab_size)] = False
+    values[masked] = -np.inf
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def select(settings: DrawSettings, rows: list[int]) -> DrawSettings:
+    return DrawSettings(**{field.name: getattr(settings, field.name)[rows] for field in dataclasses.fields(settings)})
+
+
+@pytest.mark.parametrize("vocab_size", [1, 2, 7, 8, 9, 255, 257, 1000, 4099, 49_152])
+def test_it_draws_what_the_reference_draws(vocab_size: int) -> None:
+    random = np.random.default_rng(vocab_size)
+    num_rows = 96 if vocab_size > 10_000 else 400
+    logits, settings = make_logits(num_rows, vocab_size, random), make_settings(num_rows, random)
+    before = logits.clone()
+    drawn, expected = cpu_ops().sample(logits, settings), REFERENCE.sample(logits, settings)
+    assert torch.equal(logits, before)
+    # The exponentials of two libraries may differ in the last bit, and a draw may fall between.
+    assert (drawn != expected).sum() <= 1
+    greedy = settings.temperature == 0
+    assert (drawn[greedy] == expected[greedy]).all()
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_rows_token_is_its_own_on_any_number_of_threads(num_threads: int) -> None:
+    random = np.random.default_rng(5)
+    logits, settings = make_logits(40, 5000, random), make_settings(40, random)
+    together = cpu_ops(2).sample(logits, settings)
+    ops = cpu_ops(num_threads)
+    assert (ops.sample(logits, settings) == together).all()
+    for row in range(40):
+        assert ops.sample(logits[row : row + 1], select(settings, [row]))[0] == together[row]
+
+
+def test_rows_without_a_finite_largest_logit_give_no_token() -> None:
+    logits = torch.zeros(5, 20)
+    logits[0] = -torch.inf
+    logits[1, 3] = torch.nan
+    logits[2, 3] = torch.inf
+    logits[3, 3] = -torch.inf
+    random = np.random.default_rng(0)
+    for temperature in (0.0, 1.0):
+        settings = dataclasses.replace(make_settings(5, random), temperature=np.full(5, temperature, np.float32))
+        assert (cpu_ops().sample(logits, settings) < 0).tolist() == [True, True, True, False, False]
+        assert (REFERENCE.sample(logits, settings) < 0).tolist() == [True, True, True, False, False]
+
+
+def test_arrays_that_the_kernel_cannot_read_are_refused() -> None:
+    settings = make_settings(2, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="contiguous float32 logits"):
+        cpu_ops().sample(torch.zeros(20, 2).T, settings)
+    with pytest.raises(ValueError, match="top_k must be contiguous int32"):
+        cpu_ops().sample(torch.zeros(2, 20), dataclasses.replace(settings, top_k=np.zeros(2, np.int64)))
+    with pytest.raises(ValueError, match="top_p must be contiguous float64"):
+        cpu_ops().sample(torch.zeros(2, 20), dataclasses.replace(settings, top_p=np.zeros(4)[::2]))
