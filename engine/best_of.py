@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from engine.outputs import CompletionOutput, RequestOutput
@@ -30,5 +32,7 @@ def keep_best(output: RequestOutput, params: SamplingParams) -> RequestOutput:
 
 
 def _mean_logprob(completion: CompletionOutput) -> float:
+    if completion.finish_reason == "error":
+        return -math.inf  # it was not completed, so any that was is better
     assert completion.logprobs
     return sum(entry.chosen.logprob for entry in completion.logprobs) / len(completion.logprobs)
