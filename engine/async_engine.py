@@ -55,7 +55,9 @@ class AsyncLLMEngine:
             raise
         self.stats = EngineStats()
         self.num_restarts = 0
-        self._builder = RequestBuilder(self.max_model_len, self.model_config.vocab_size, config.seed, self.tokenizer)
+        self._builder = RequestBuilder(
+            self.max_model_len, self.model_config.vocab_size, config.seed, self.tokenizer, max_num_seqs=config.seq_budget
+        )
         self._admission = Admission(config.max_waiting_requests, config.max_waiting_tokens)
         self._streams: dict[str, RequestStream] = {}  # by the engine's id of each sequence
         self._calls: dict[int, asyncio.Future[Any]] = {}
@@ -209,10 +211,23 @@ class AsyncLLMEngine:
             ready.load_seconds,
         )
         self.stats = EngineStats(blocks_total=ready.num_blocks, blocks_free=ready.num_blocks)
+        self._builder.learn_pool(ready.num_blocks, ready.block_size)
+        self._refuse_wide_searches()
         # Requests that came while it loaded, or that its predecessor was working on.
         for sequence_id, stream in self._streams.items():
             self._process.send(AddRequest(stream.processor.resumed(sequence_id)))
         self._ready.set()
+
+    def _refuse_wide_searches(self) -> None:
+        """Beam searches that came before the size of the pool was known, and cannot fit it."""
+        for stream in set(self._streams.values()):
+            request = stream.processor.resumed(stream.processor.unfinished_ids[0])
+            try:
+                if request.params.use_beam_search:
+                    self._builder.check_beams(request.params, len(request.prompt_token_ids), request.max_tokens)
+            except InvalidRequestError as refusal:
+                self._forget(stream)
+                stream.fail(refusal)
 
     def _give_up(self, failure: EngineFailed | None, reason: str) -> None:
         kinds: dict[str, type[OctavoError]] = {"ConfigError": ConfigError, "ModelLoadError": ModelLoadError}

@@ -172,13 +172,35 @@ class BlockManager:
         copies, self._copies = self._copies, []
         return copies
 
-    def grow(self, sequence: Sequence) -> bool:
-        """Make room for the sequence's newest token. False: a block was needed and none is to be had."""
-        if self.num_blocks_for(sequence.num_tokens) > len(sequence.block_table):
-            if not self.num_available:
-                return False
+    def grow(self, sequence: Sequence) -> list[int] | None:
+        """Make room for the sequence's newest token: a new block, or its own copy of one that other beams hold too.
+
+        Returns the changed indices of the block table; None: a block was needed and none is to be had.
+        """
+        index = (sequence.num_tokens - 1) // self.block_size
+        is_new = index == len(sequence.block_table)
+        if not is_new and self._blocks[sequence.block_table[index]].ref_count == 1:
+            return []
+        if not self.num_available:
+            return None
+        if is_new:
             sequence.block_table.append(self._take().block_id)
-        return True
+        else:
+            self._copy_on_write(sequence, index)
+        return [index]
+
+    def reassign(self, pairs: list[tuple[Sequence, Sequence]]) -> None:
+        """For each (sequence, source) at once: the sequence gives its blocks back, and shares all those that the source had."""
+        tables = [list(source.block_table) for _, source in pairs]
+        counts = [(source.num_computed_tokens, source.num_registered_blocks) for _, source in pairs]
+        hashes = [list(source.block_hashes) for _, source in pairs]
+        for table in tables:
+            for block_id in table:
+                self._reference(self._blocks[block_id])
+        for (sequence, _), table, (num_computed, num_registered), known in zip(pairs, tables, counts, hashes, strict=True):
+            self.release(sequence)
+            sequence.block_table, sequence.block_hashes = table, known
+            sequence.num_computed_tokens, sequence.num_registered_blocks = num_computed, num_registered
 
     def num_tokens_to_share(self, sequence: Sequence, sibling: Sequence | None) -> int:
         """The tokens of a waiting sequence that the cache or its sibling holds now: what `admit` would find."""
@@ -292,10 +314,12 @@ class BlockManager:
         assert sequence.num_computed_tokens <= len(table) * self.block_size, f"{sequence.request_id} computed more than it holds"
         for index, block_id in enumerate(table):
             block = self._blocks[block_id]
-            written_later = (index + 1) * self.block_size > sequence.num_computed_tokens
+            # The block of the next token may be shared among beams: the one that writes to it copies it first.
+            written_later = index * self.block_size > sequence.num_computed_tokens
+            written_next = not written_later and (index + 1) * self.block_size > sequence.num_computed_tokens
             if index < sequence.num_registered_blocks and block.content_hash is not None:
                 assert block.content_hash == self._hash(sequence, index), f"{sequence.request_id}: block {index} has other content"
-            if written_later:
+            if written_later or (written_next and sequence.search is None):
                 assert block.ref_count == 1, f"{sequence.request_id} would write to block {block_id}, which is shared"
 
     # -- the pool ------------------------------------------------------------------------------------------------------------------

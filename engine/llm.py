@@ -42,8 +42,15 @@ class LLM:
         self.tokenizer = source.tokenizer()
         template = source.chat_template()
         self._chat_template = None if template is None else ChatTemplate(template, self.tokenizer.bos_token, self.tokenizer.eos_token)
-        self._builder = RequestBuilder(resolve_max_model_len(config, model_config), model_config.vocab_size, config.seed, self.tokenizer)
+        self._builder = RequestBuilder(
+            resolve_max_model_len(config, model_config),
+            model_config.vocab_size,
+            config.seed,
+            self.tokenizer,
+            max_num_seqs=config.seq_budget,
+        )
         self.engine = EngineCore(config, model_config, InProcessExecutor(config, source))
+        self._builder.learn_pool(self.engine.block_manager.num_blocks, config.block_size)
 
     def generate(
         self, prompts: Prompt | SequenceOf[Prompt], params: SamplingParams | SequenceOf[SamplingParams] | None = None, use_tqdm: bool = True

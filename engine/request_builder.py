@@ -18,9 +18,13 @@ from engine.tokenizer import Tokenizer
 class RequestBuilder:
     """Checks requests against one model's limits and numbers them in order of arrival."""
 
-    def __init__(self, max_model_len: int, vocab_size: int, seed: int, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self, max_model_len: int, vocab_size: int, seed: int, tokenizer: Tokenizer | None = None, max_num_seqs: int | None = None
+    ) -> None:
         """`tokenizer` turns `bad_words` into tokens; without one, requests may have none."""
         self._max_model_len = max_model_len
+        self._max_num_seqs = max_num_seqs
+        self._pool: tuple[int, int] | None = None
         self._vocab_size = vocab_size
         self._tokenizer = tokenizer
         self._num_arrived = 0
@@ -48,8 +52,11 @@ class RequestBuilder:
             params = self._with_bad_words_as_tokens(params)
         if not -(2**31) <= priority < 2**31:
             raise InvalidRequestError(f"priority must be an integer of 32 bits, but is {priority}", param="priority")
-        self._num_arrived += 1
         params = with_ranking(params)
+        if params.use_beam_search:
+            params = msgspec.structs.replace(params, temperature=0.0)  # nothing is drawn
+            self.check_beams(params, len(prompt), max_tokens)
+        self._num_arrived += 1
         seed = params.seed if params.seed is not None else self._random.getrandbits(63)
         return [
             EngineRequest(
@@ -87,6 +94,28 @@ class RequestBuilder:
                     raise InvalidRequestError(message, param="bad_words")
                 sequences[tuple(token_ids)] = None
         return msgspec.structs.replace(params, bad_words=(), bad_words_token_ids=tuple(sequences))
+
+    def learn_pool(self, num_blocks: int, block_size: int) -> None:
+        """The size of the KV pool, once that is known."""
+        self._pool = num_blocks, block_size
+
+    def check_beams(self, params: SamplingParams, num_prompt_tokens: int, max_tokens: int) -> None:
+        """Raises InvalidRequestError for a beam search whose beams could not all run at once, or be in the pool at once."""
+        width = params.n
+        if self._max_num_seqs is not None and width > self._max_num_seqs:
+            raise InvalidRequestError(f"a beam search may have at most {self._max_num_seqs} beams here, but n is {width}", param="n")
+        if width > self._vocab_size:
+            raise InvalidRequestError(f"there are {self._vocab_size} tokens, which cannot make {width} beams", param="n")
+        if self._pool is None:
+            return
+        num_blocks, block_size = self._pool
+        needed = width * -(-(num_prompt_tokens + max_tokens) // block_size)
+        if needed > num_blocks:
+            raise InvalidRequestError(
+                f"{width} beams of {num_prompt_tokens} + {max_tokens} tokens need {needed} KV blocks of {block_size} tokens, but there are "
+                f"{num_blocks}: lower max_tokens or n",
+                param="max_tokens",
+            )
 
     def _limit_output(self, prompt: list[int], params: SamplingParams) -> int:
         """The tokens that may be generated."""

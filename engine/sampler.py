@@ -57,7 +57,8 @@ class Sampler:
         self._top_p[slot] = params.top_p
         self._seed[slot] = new.seed & 0xFFFFFFFFFFFFFFFF
         self._sample_index[slot] = new.sample_index
-        self._num_logprobs[slot] = -1 if params.logprobs is None else params.logprobs
+        num_logprobs = params.logprobs if new.num_candidates is None else new.num_candidates
+        self._num_logprobs[slot] = -1 if num_logprobs is None else num_logprobs
         self._uses_stage[:, slot] = [stage.admit(new) for stage in self._stages]
 
     def sample(self, logits: torch.Tensor, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> Sampled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -34,6 +34,9 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
     n: int = 1  # sequences to generate for the prompt, with sample indices 0 to n - 1
     best_of: int | None = None  # generate so many, and return the n with the highest mean log probability per token; None: n
+    use_beam_search: bool = False  # the n most probable sequences rather than n drawn ones; temperature, top_p and the like play no part
+    length_penalty: float = 1.0  # beam search: a sequence scores its summed log probability / its length to this power
+    early_stopping: bool | Literal["never"] = False  # beam search: True ends with n sequences found; "never" only if none can be better
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0  # keep the smallest set of most probable tokens whose probabilities reach this
     top_k: int = 0  # keep the k most probable tokens; 0 keeps all
@@ -64,6 +67,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         _check(1 <= self.n <= MAX_N, "n", f"must be between 1 and {MAX_N}", self.n)
         fits = self.best_of is None or self.n <= self.best_of <= MAX_N
         _check(fits, "best_of", f"must be between n ({self.n}) and {MAX_N}", self.best_of)
+        self._check_beam_search()
         _check(0.0 <= self.temperature <= 100.0, "temperature", "must be between 0 and 100", self.temperature)
         _check(0.0 < self.top_p <= 1.0, "top_p", "must be above 0 and at most 1", self.top_p)
         _check(0 <= self.top_k < 2**31, "top_k", "must be 0 (keep all) or a positive integer", self.top_k)
@@ -95,6 +99,19 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         _check(all(word.strip() for word in self.bad_words), "bad_words", "must not contain an empty text", self.bad_words)
         _check(all(self.bad_words_token_ids), "bad_words_token_ids", "must not contain an empty sequence", self.bad_words_token_ids)
 
+    def _check_beam_search(self) -> None:
+        if self.use_beam_search:
+            _check(self.best_of in (None, self.n), "best_of", "must be left out with beam search, which finds the n best", self.best_of)
+            _check(not self.stop, "stop", "must be left out with beam search: use stop_token_ids", self.stop)
+            for name in _CHANGING_PROBABILITIES:
+                value, default = getattr(self, name), getattr(_DEFAULTS, name)
+                _check(value == default, name, "must be left out with beam search, which goes by the model's own probabilities", value)
+        else:
+            _check(self.length_penalty == 1.0, "length_penalty", "must be left out without use_beam_search", self.length_penalty)
+            _check(self.early_stopping is False, "early_stopping", "must be left out without use_beam_search", self.early_stopping)
+        _check(abs(self.length_penalty) <= 10.0, "length_penalty", "must be between -10 and 10", self.length_penalty)
+        _check(self.early_stopping in (True, False, "never"), "early_stopping", 'must be true, false or "never"', self.early_stopping)
+
     @property
     def num_sequences(self) -> int:
         """Sequences that are generated."""
@@ -109,3 +126,17 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 def _check(holds: bool, param: str, rule: str, value: object) -> None:
     if not holds:
         raise InvalidRequestError(f"{param} {rule}, but is {value!r}", param=param)
+
+
+_DEFAULTS = SamplingParams()
+_CHANGING_PROBABILITIES = (
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "bad_words_token_ids",
+    "logits_processors",
+    "repetition_detection",
+)

@@ -11,6 +11,7 @@ from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.beam_search import BeamSearch, BeamSearches
 from engine.block_manager import BlockManager
 from engine.messages import EngineRequest, SequenceOutput
 from engine.outputs import FinishReason, TokenLogprobs
@@ -63,12 +64,14 @@ class Scheduler:
         self.num_prompt_tokens = 0  # of requests that were admitted, each looked up in the prefix cache once
         self.num_prefix_hits = 0  # of these, found
         self._siblings = Siblings(block_manager)
+        self._searches = BeamSearches(self.eos_token_ids)
+        self._renewed: list[Sequence] = []  # beams that go on as others, of which the worker has yet to hear
         self._free_slots = list(range(self.max_num_seqs - 1, -1, -1))
         self._changed_blocks: list[tuple[Sequence, list[int]]] = []  # table entries that the worker has yet to hear of
 
     @property
     def num_waiting(self) -> int:
-        return len(self.waiting) + len(self._siblings.held)
+        return len(self.waiting) + len(self._siblings.held) + len(self._searches.held)
 
     @property
     def has_unfinished(self) -> bool:
@@ -80,11 +83,17 @@ class Scheduler:
         assert request.request_id not in self.sequences, f"request id {request.request_id!r} is in use"
         sequence = Sequence(request)
         self.sequences[request.request_id] = sequence
-        if self._siblings.add(sequence):
+        if request.params.use_beam_search:
+            if (search := self._searches.join(sequence)) is not None:
+                self.waiting.add(search.leader)
+        elif self._siblings.add(sequence):
             self.waiting.add(sequence)
 
     def abort(self, request_id: str) -> bool:
-        """Drop a sequence; it is in no step scheduled from now on. False if there is none of that id (it may just have finished)."""
+        """Drop a sequence; it is in no step scheduled from now on. False if there is none of that id (it may just have finished).
+
+        All beams of a search go with one.
+        """
         sequence = self.sequences.get(request_id)
         if sequence is None:
             return False
@@ -98,16 +107,17 @@ class Scheduler:
         step = _StepBuilder()
         budget = self.token_budget
         for sequence in [s for s in self.running if s.is_decoding]:
-            if sequence.status is SequenceStatus.RUNNING and not sequence.reached_max_tokens and self._grow_or_preempt(sequence, step):
-                self._schedule_chunk(sequence, 1, step)
-                budget -= 1
-        for sequence in [s for s in self.running if not s.is_decoding]:
+            if sequence.status is SequenceStatus.RUNNING and not sequence.reached_max_tokens:
+                for member in self._grow_or_preempt(sequence, step):
+                    self._schedule_chunk(member, 1, step)
+                    budget -= 1
+        for sequence in [s for s in self.running if s.is_prefilling]:
             if budget:
                 budget -= self._prefill(sequence, budget, step)
         while budget and self._free_slots and (candidate := self._next_waiting()) is not None:
             if self._siblings.must_wait(candidate, step.start_of) or self._is_one_cut_too_many(candidate, budget, step):
                 break
-            if not self._admit(candidate, step):
+            if len(self._free_slots) < len(_together(candidate)) or not self._admit(candidate, step):
                 break
             budget -= self._prefill(candidate, budget, step)
         if not step.sequences:
@@ -116,11 +126,14 @@ class Scheduler:
             if sequence.status is SequenceStatus.RUNNING:
                 step.update_blocks(sequence, changed)
         self._changed_blocks.clear()
+        step.new_sequences += [_new_sequence(s) for s in self._renewed if s.status is SequenceStatus.RUNNING and s.block_table]
+        self._renewed.clear()
         return step.build(self.block_manager.take_copies())
 
     def update(self, step: ScheduledStep, output: StepOutput) -> list[SequenceOutput]:
         """Take a step's results: append tokens, finish sequences, free or keep their blocks."""
         outputs = []
+        searches: dict[BeamSearch, None] = {}
         for i, sequence in enumerate(step.sequences):
             sampled = step.input.samples[i]
             if sampled:
@@ -129,30 +142,46 @@ class Scheduler:
                 continue  # aborted, or ended by an earlier step, while this one was under way
             if i in output.errors:
                 self._finish(sequence, "error", None)
-                outputs.append(SequenceOutput(request_id=sequence.request_id, finish_reason="error", error=output.errors[i]))
+                for member in _together(sequence):
+                    outputs.append(SequenceOutput(request_id=member.request_id, finish_reason="error", error=output.errors[i]))
                 continue
             prompt_logprobs = output.prompt_logprobs[i]
             if prompt_logprobs:  # those of a chunk that a preemption made it compute again were delivered already
                 prompt_logprobs = prompt_logprobs[max(0, sequence.num_prompt_logprobs_sent - step.input.starts[i]) :]
-            result = self._take_results(sequence, output.token_ids[i], output.logprobs[i], prompt_logprobs)
+            token_ids, logprobs = output.token_ids[i], output.logprobs[i]
+            if sequence.search is not None:
+                if logprobs and sequence.status is SequenceStatus.RUNNING:
+                    sequence.search.note(sequence, logprobs[0])
+                    searches[sequence.search] = None
+                token_ids, logprobs = [], None  # it is the search that chooses
+            result = self._take_results(sequence, token_ids, logprobs, prompt_logprobs)
             if result is not None:
                 outputs.append(result)
+        for search in searches:
+            if search.may_advance and search.leader.status is SequenceStatus.RUNNING:
+                outputs += self._advance(search)
         return outputs
 
     # -- parts of schedule -------------------------------------------------------------------------------------------------------------
 
-    def _grow_or_preempt(self, sequence: Sequence, step: _StepBuilder) -> bool:
-        """Room for the sequence's newest token, if need be taken from those that go last. False: it was itself the last."""
-        num_blocks = len(sequence.block_table)
-        while not self.block_manager.grow(sequence):
-            victim = self.running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        if len(sequence.block_table) > num_blocks:
-            assert sequence.slot is not None
-            step.block_updates.append(BlockUpdate(sequence.slot, num_blocks, sequence.block_table[num_blocks:]))
-        return True
+    def _grow_or_preempt(self, sequence: Sequence, step: _StepBuilder) -> list[Sequence]:
+        """Room for the newest token of the sequence, and of all its search's beams, if need be taken from those that go last.
+
+        Returns those that can be scheduled: beams all with the first of them. None: it was itself the last.
+        """
+        members = [member for member in _together(sequence) if member.block_table]
+        if sequence is not members[0]:
+            return []
+        changes = []
+        for member in members:
+            while (changed := self.block_manager.grow(member)) is None:
+                self._preempt(self.running[-1])
+                if sequence.status is not SequenceStatus.RUNNING:
+                    return []
+            changes.append(changed)
+        for member, changed in zip(members, changes, strict=True):
+            step.update_blocks(member, changed)
+        return members
 
     def _prefill(self, sequence: Sequence, budget: int, step: _StepBuilder) -> int:
         """Schedule the next chunk of a prompt, without what another one has computed since. Returns its length."""
@@ -169,7 +198,7 @@ class Scheduler:
         """Whether the candidate's prompt would be cut while as many as may be are cut already."""
         if self._chunk_len(candidate.num_tokens, budget) == candidate.num_tokens:
             return False
-        if sum(not s.is_decoding for s in self.running) < self.max_num_partial_prefills:
+        if sum(s.is_prefilling for s in self.running) < self.max_num_partial_prefills:
             return False
         sibling = self._siblings.source(candidate, step.start_of)
         num_uncomputed = candidate.num_tokens - self.block_manager.num_tokens_to_share(candidate, sibling)
@@ -201,21 +230,12 @@ class Scheduler:
             sequence.num_cached_tokens = sibling.num_cached_tokens  # the request's prompt was looked up once
         elif sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = self._count_prefix_hit(sequence)
-        sequence.slot = self._free_slots.pop()
-        sequence.status = SequenceStatus.RUNNING
-        insort(self.running, sequence, key=lambda s: s.rank)
-        step.new_sequences.append(
-            NewSequence(
-                slot=sequence.slot,
-                token_ids=list(sequence.token_ids),
-                num_prompt_tokens=sequence.num_prompt_tokens,
-                params=sequence.request.params,
-                seed=sequence.request.seed,
-                sample_index=sequence.request.sample_index,
-                block_ids=list(sequence.block_table),
-                prompt_logprobs=sequence.request.params.prompt_logprobs if sequence.wants_prompt_logprobs else None,
-            )
-        )
+        for member in _together(sequence):
+            member.slot = self._free_slots.pop()
+            member.status = SequenceStatus.RUNNING
+            member.rank = sequence.rank
+            insort(self.running, member, key=lambda s: s.rank)
+        step.new_sequences.append(_new_sequence(sequence))
         return True
 
     def _count_prefix_hit(self, sequence: Sequence) -> int:
@@ -229,13 +249,44 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take a running sequence's blocks and slot; it waits and is computed again (Kwon et al., 2023, section 4.5: recomputation)."""
-        self._leave_running(sequence)
-        sequence.status = SequenceStatus.WAITING
-        sequence.num_preemptions += 1
+        members = _together(sequence)
+        for member in members:
+            self._leave_running(member)
+            member.status = SequenceStatus.WAITING
+        if sequence.search is not None:
+            sequence.search.restart()
+            self._renewed = [beam for beam in self._renewed if beam.search is not sequence.search]
+        members[0].num_preemptions += 1
         self.num_preemptions += 1
-        self.waiting.add(sequence)
+        self.waiting.add(members[0])
 
     # -- parts of update -------------------------------------------------------------------------------------------------------------
+
+    def _advance(self, search: BeamSearch) -> list[SequenceOutput]:
+        """One step of a search is done: its beams go on as it says, or it ends and each gives one of the best hypotheses."""
+        num_cached_tokens = search.leader.num_cached_tokens or 0
+        continuations = search.advance()
+        if continuations:
+            self._changed_blocks = [entry for entry in self._changed_blocks if entry[0].search is not search]
+            self.block_manager.reassign([(beam, c.source) for beam, c in zip(search.beams, continuations, strict=False)])
+            for unused in search.beams[len(continuations) :]:
+                self.block_manager.release(unused)
+            search.take(continuations)
+            self._renewed += search.beams
+            return []
+        best = zip(search.beams, search.best(), strict=True)
+        self._finish(search.leader, "stop", None)
+        return [
+            SequenceOutput(
+                request_id=beam.request_id,
+                new_token_ids=hypothesis.token_ids,
+                logprobs=None if beam.request.params.logprobs is None else hypothesis.logprobs,
+                finish_reason=hypothesis.finish_reason,
+                stop_reason=hypothesis.stop_reason,
+                num_cached_tokens=num_cached_tokens,
+            )
+            for beam, hypothesis in best
+        ]
 
     def _take_results(
         self,
@@ -292,13 +343,20 @@ class Scheduler:
             sequence.finish_reason = "length"
 
     def _finish(self, sequence: Sequence, reason: FinishReason, stop_reason: int | None) -> None:
-        if sequence.status is SequenceStatus.RUNNING:
-            self._leave_running(sequence)
+        for member in _together(sequence):
+            if member.status is SequenceStatus.RUNNING:
+                self._leave_running(member)
+            member.status = SequenceStatus.FINISHED
+            member.finish_reason, member.stop_reason = reason, stop_reason
+            del self.sequences[member.request_id]
+        search = sequence.search
+        if search is not None:
+            self._searches.remove(search)
+            if search.is_complete:
+                self.waiting.finish(search.leader)
+            return
         if not self._siblings.is_held(sequence):
             self.waiting.finish(sequence)
-        sequence.status = SequenceStatus.FINISHED
-        sequence.finish_reason, sequence.stop_reason = reason, stop_reason
-        del self.sequences[sequence.request_id]
         for held in self._siblings.remove(sequence):
             self.waiting.add(held)
 
@@ -317,7 +375,7 @@ class Scheduler:
             assert sequence.slot is not None
         slots = [s.slot for s in self.running if s.slot is not None]
         assert sorted(slots + self._free_slots) == list(range(self.max_num_seqs)), "a slot is lost or taken twice"
-        waiting = {id(s) for s in [*self.waiting, *self._siblings.held]}
+        waiting = {id(s) for s in [*self.waiting, *self._siblings.held, *self._searches.held]}
         assert len(waiting) + len(self.running) == len(self.sequences), "a sequence is lost"
         for sequence in self.sequences.values():
             waits = sequence.status is SequenceStatus.WAITING
@@ -327,6 +385,27 @@ class Scheduler:
         manager = self.block_manager
         assert manager.num_free + manager.num_referenced + manager.num_cached == manager.num_blocks
         manager.check(self.running)
+
+
+def _together(sequence: Sequence) -> list[Sequence]:
+    """The sequence, or all beams of its search: they run, wait and end as one."""
+    return [sequence] if sequence.search is None else sequence.search.beams
+
+
+def _new_sequence(sequence: Sequence) -> NewSequence:
+    assert sequence.slot is not None
+    params = sequence.request.params
+    return NewSequence(
+        slot=sequence.slot,
+        token_ids=list(sequence.token_ids),
+        num_prompt_tokens=sequence.num_prompt_tokens,
+        params=params,
+        seed=sequence.request.seed,
+        sample_index=sequence.request.sample_index,
+        block_ids=list(sequence.block_table),
+        prompt_logprobs=params.prompt_logprobs if sequence.wants_prompt_logprobs else None,
+        num_candidates=None if sequence.search is None else sequence.search.num_candidates,
+    )
 
 
 class _StepBuilder:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 from engine.messages import EngineRequest
 from engine.outputs import FinishReason
 from engine.repetition import RepetitionDetector
+
+if TYPE_CHECKING:
+    from engine.beam_search import BeamSearch
 
 
 class SequenceStatus(enum.Enum):
@@ -37,6 +41,7 @@ class Sequence:
         self.num_prompt_logprobs_sent = 0  # prompt log probabilities already delivered
         self.num_preemptions = 0
         self.repetition = _detector(request)
+        self.search: BeamSearch | None = None  # of which it is a beam
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | None = None
 
@@ -68,9 +73,18 @@ class Sequence:
         return 0 if self.wants_prompt_logprobs else min(self.num_prompt_tokens, len(self.token_ids) - 1)
 
     @property
+    def is_paused(self) -> bool:
+        """A beam that waits for its search: for the values of its step, or for its first token."""
+        return self.search is not None and (self.num_pending_tokens > 0 or not self.block_table)
+
+    @property
     def is_decoding(self) -> bool:
         """Only its newest token is not in the cache yet."""
-        return self.num_uncomputed_tokens == 1 and self.num_tokens > self.num_prompt_tokens
+        return self.num_uncomputed_tokens == 1 and self.num_tokens > self.num_prompt_tokens and not self.is_paused
+
+    @property
+    def is_prefilling(self) -> bool:
+        return not self.is_decoding and not self.is_paused
 
     @property
     def reached_max_tokens(self) -> bool:
@@ -81,6 +95,12 @@ class Sequence:
     def has_aged(self) -> bool:
         """It once waited so long that it started before its turn."""
         return self.rank[:1] == (0,)
+
+    def restart(self) -> None:
+        """Forget all generated tokens. It must hold no blocks."""
+        assert not self.block_table
+        self.token_ids = list(self.request.prompt_token_ids)
+        self.block_hashes = []
 
     @property
     def wants_prompt_logprobs(self) -> bool:

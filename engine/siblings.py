@@ -77,7 +77,7 @@ class Siblings:
         group_id = sequence.request.group_id
         if group_id is None or not sequence.num_shareable_tokens:
             return []
-        return [other for other in self._groups[group_id] if other.status is SequenceStatus.RUNNING]
+        return [other for other in self._groups.get(group_id, ()) if other.status is SequenceStatus.RUNNING]
 
     def _leads(self, group: list[Sequence]) -> bool:
         """Whether one of the group is to compute the prompt and has not done so."""
@@ -86,6 +86,7 @@ class Siblings:
     def check(self, sequences: Mapping[str, Sequence]) -> None:
         """Verify that it knows the unfinished sequences of groups, and holds none for nothing. Raises AssertionError."""
         known = sorted(sequence.request_id for group in self._groups.values() for sequence in group)
-        assert known == sorted(s.request_id for s in sequences.values() if s.request.group_id is not None), "a sequence is not in its group"
+        grouped = [s.request_id for s in sequences.values() if s.request.group_id is not None and s.search is None]
+        assert known == sorted(grouped), "a sequence is not in its group"
         for group_id, held in self._held.items():
             assert not held or self._leads(self._groups[group_id]), f"nobody computes the prompt that {held[0].request_id} waits for"

@@ -13,7 +13,7 @@ from engine.sampling_params import SamplingParams
 
 
 class NewSequence(msgspec.Struct, frozen=True):
-    """A sequence that takes a slot: new, or resumed after a preemption. What the slot held before is forgotten."""
+    """A sequence that takes a slot: new, resumed after a preemption, or a beam that goes on as another. What was there is forgotten."""
 
     slot: int
     token_ids: list[int]  # prompt and generated tokens so far
@@ -23,6 +23,7 @@ class NewSequence(msgspec.Struct, frozen=True):
     sample_index: int
     block_ids: list[int]
     prompt_logprobs: int | None  # how many to give at each prompt position; None: none are wanted (any more)
+    num_candidates: int | None = None  # for a beam: how many log probabilities its search chooses from
 
 
 class BlockUpdate(msgspec.Struct, frozen=True):

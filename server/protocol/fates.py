@@ -80,7 +80,6 @@ def _by_name(parameters: Iterable[Parameter]) -> dict[str, Parameter]:
 
 
 _NO_GRAMMAR = "output cannot be constrained to a grammar yet"
-_NO_BEAMS = "beam search is not implemented"
 _NO_TOOLS = "tools are not implemented"
 _NO_AUDIO = "the model neither hears nor speaks"
 
@@ -113,6 +112,11 @@ _SAMPLING = (
     _implemented("priority", "lower runs earlier; 0 by default", extra=True),
     _implemented("timeout", "seconds until the request, waiting or running, ends with 408; left out: `--request-timeout`", extra=True),
     _implemented("return_token_ids", extra=True),
+    _implemented("use_beam_search", "the `n` most probable answers, found with `n` beams; not with `stream` or `stop`", extra=True),
+    _implemented(
+        "length_penalty", "beam search: answers score their log probability / their length to this power; 1 by default", extra=True
+    ),
+    _implemented("early_stopping", "beam search: true, false (the default) or `never`, as in Hugging Face's `generate`", extra=True),
     _implemented("repetition_penalty", "above 0; 1 changes nothing. Tokens of the prompt count too", extra=True),
     _implemented(
         "repetition_detection",
@@ -120,8 +124,6 @@ _SAMPLING = (
         "with `stop_reason: repetition_detected`",
         extra=True,
     ),
-    _refused("length_penalty", _NO_BEAMS, 1, extra=True),
-    _refused("use_beam_search", _NO_BEAMS, False, extra=True),
     _implemented("bad_words", "up to 256 texts that are not generated, at the start of a word or within one", extra=True),
     _implemented("allowed_token_ids", "no other tokens are generated", extra=True),
     _refused("logits_processors", "they are Python functions: use the offline `LLM`", [], extra=True),

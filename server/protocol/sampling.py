@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
@@ -68,6 +68,9 @@ class SamplingBody(RequestBody):
     min_tokens: _Int32 = 0
     ignore_eos: bool = False
     prompt_logprobs: int | None = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
     stream: bool = False
     stream_options: StreamOptions | None = None
     skip_special_tokens: bool = True
@@ -108,6 +111,10 @@ class SamplingBody(RequestBody):
             raise InvalidRequestError("stream_options is only allowed when stream is true", param="stream_options")
         if self.stream and self.prompt_logprobs is not None:
             raise InvalidRequestError("prompt_logprobs cannot be streamed", param="prompt_logprobs")
+        if self.stream and self.use_beam_search:
+            raise InvalidRequestError(
+                "beam search cannot be streamed: which beams are the best is known at the end", param="use_beam_search"
+            )
 
     def sampling_params(
         self, defaults: dict[str, Any], vocab_size: int, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
@@ -137,6 +144,9 @@ class SamplingBody(RequestBody):
             ignore_eos=self.ignore_eos,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            use_beam_search=self.use_beam_search,
+            length_penalty=self.length_penalty,
+            early_stopping=self.early_stopping,
             skip_special_tokens=self.skip_special_tokens,
             **chosen,
         )

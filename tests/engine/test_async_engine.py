@@ -252,3 +252,17 @@ async def test_the_engine_leaves_when_its_parent_is_killed() -> None:
 async def test_settings_that_cannot_work_end_in_one_clear_error(settings: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         await AsyncLLMEngine(EngineConfig(**settings)).start()
+
+
+async def test_a_beam_search_is_refused_as_soon_as_it_is_known_not_to_fit() -> None:
+    engine = AsyncLLMEngine(EngineConfig(**{**SETTINGS, "num_gpu_blocks_override": 32}))
+    early = submit(engine, "early", use_beam_search=True, n=8, max_tokens=100)  # nobody knows the size of the pool yet
+    fitting = submit(engine, "fitting", use_beam_search=True, n=2, max_tokens=10)
+    await engine.start()
+    with pytest.raises(InvalidRequestError, match="need 56 KV blocks of 16 tokens, but there are 32"):
+        await read(early)
+    with pytest.raises(InvalidRequestError, match="need 56 KV blocks"):
+        submit(engine, "late", use_beam_search=True, n=8, max_tokens=100)
+    assert sorted([completion.index async for output in fitting for completion in output.outputs]) == [0, 1]
+    assert engine.num_unfinished == 0
+    await engine.shutdown()

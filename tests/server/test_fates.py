@@ -67,9 +67,7 @@ def test_neutral_values_and_null_are_accepted(table: dict[str, Parameter]) -> No
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("length_penalty", 0.5),
         ("logits_processors", ["name"]),
-        ("use_beam_search", True),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}),
@@ -82,7 +80,7 @@ def test_neutral_values_and_null_are_accepted(table: dict[str, Parameter]) -> No
         ("reasoning_effort", "high"),
         ("verbosity", "low"),
         ("chat_template", "{{ messages }}"),
-        ("length_penalty", "1"),
+        ("store", "false"),
     ],
 )
 def test_what_would_change_the_answer_is_refused_by_name(name: str, value: Any) -> None:

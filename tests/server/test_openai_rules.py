@@ -323,6 +323,28 @@ class TestCompletions:
         assert [choice["text"] for choice in answer["choices"]] == [choice["text"] for choice in sampled[:2]]
         assert [(choice["index"], choice["logprobs"]) for choice in answer["choices"]] == [(0, None), (1, None)]
 
+    def test_beam_search_answers_with_the_most_probable_sequences_best_first(self, http: httpx.Client) -> None:
+        asked = {"prompt": "Once upon a time", "max_tokens": 8, "ignore_eos": True, "logprobs": 0}
+        choices = _complete(http, **asked, n=3, use_beam_search=True)["choices"]
+        totals = [sum(choice["logprobs"]["token_logprobs"]) for choice in choices]
+        assert totals == sorted(totals, reverse=True)
+        assert len({choice["text"] for choice in choices}) == 3
+        assert [choice["index"] for choice in choices] == [0, 1, 2]
+        one = _complete(http, **asked, use_beam_search=True)["choices"]
+        assert one == _complete(http, **asked)["choices"]
+
+    def test_a_beam_search_that_cannot_be_is_refused(self, http: httpx.Client) -> None:
+        for path, prompt in (("/v1/completions", {"prompt": "Once"}), ("/v1/chat/completions", {"messages": HELLO})):
+            for body, param in (
+                ({"use_beam_search": True, "stream": True}, "use_beam_search"),
+                ({"use_beam_search": True, "stop": "x"}, "stop"),
+                ({"length_penalty": 2}, "length_penalty"),
+                ({"use_beam_search": True, "early_stopping": "sometimes"}, "early_stopping"),
+            ):
+                response = http.post(path, json={**prompt, "max_tokens": 1, **body})
+                assert response.status_code == 400
+                assert response.json()["error"]["param"].startswith(param)
+
     def test_best_of_that_cannot_be_is_refused(self, http: httpx.Client) -> None:
         for body, message in (({"n": 3, "best_of": 2}, "between n"), ({"best_of": 2, "stream": True}, "cannot be streamed")):
             response = http.post("/v1/completions", json={"prompt": "Once", "max_tokens": 1, **body})
