@@ -264,8 +264,9 @@ class AsyncLLMEngine:
         if stopped or output.finish_reason is not None:
             del self._streams[output.request_id]
             self._stream_ended.set()
-        if new is not None:
+        if output.new_token_ids:
             self._admission.leave(stream.processor.request_id)
+        if new is not None:
             stream.put(new)
 
     def _abort(self, stream: RequestStream) -> None:
