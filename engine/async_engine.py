@@ -264,7 +264,7 @@ class AsyncLLMEngine:
         if stopped or output.finish_reason is not None:
             del self._streams[output.request_id]
             self._stream_ended.set()
-        if output.new_token_ids:
+        if output.new_token_ids or output.finish_reason is not None:
             self._admission.leave(stream.processor.request_id)
         if new is not None:
             stream.put(new)
