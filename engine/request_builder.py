@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection
 from collections.abc import Sequence as SequenceOf
 
 import msgspec
@@ -76,8 +76,9 @@ class RequestBuilder:
             for index in range(params.num_sequences)
         ]
 
-    def _check_token_ids(self, name: str, token_ids: Iterable[int]) -> None:
-        for token_id in token_ids:
+    def _check_token_ids(self, name: str, token_ids: Collection[int]) -> None:
+        # Prompts are long and there may be many: no loop over their tokens in Python.
+        for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
             if not 0 <= token_id < self._vocab_size:
                 raise InvalidRequestError(f"token id {token_id} is not in the vocabulary of {self._vocab_size} tokens", param=name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ from engine.errors import ModelLoadError
 
 _WORD_BOUNDARY = "▁"  # U+2581, how SentencePiece writes a space
 
+# The library's calls for one text hold the GIL, which costs other threads about a millisecond for so many characters or tokens. Its
+# calls for batches release it, but take 0.1 ms to begin.
+_LONG = 4096
+
 
 class Tokenizer:
     """A model's vocabulary and the rules that cut text into it.
 
-    Encoding is done in Rust and releases the GIL, so that long prompts may be encoded in a thread.
+    What is long is encoded and decoded without the GIL, so that other threads go on meanwhile.
     """
 
     vocab_size: int  # ids are in [0, vocab_size); the model's own table may be padded beyond
@@ -58,14 +63,24 @@ class Tokenizer:
         # PyO3 turns a lone surrogate into an error; it has no UTF-8 form, so it stands for nothing a model could know.
         if not text.isascii():
             text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        if len(text) <= _LONG:
+            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        else:
+            ids = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         if add_special_tokens and self.bos_token and ids[:2] == [self.bos_token_id] * 2 and text.startswith(self.bos_token):
             del ids[0]
         return ids
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token as the vocabulary spells it, which has one or more for each byte or character of text."""
+        return max(map(len, self.backend.get_vocab()))
+
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of a whole sequence. SentencePiece drops the space in front of it; a continuation keeps it (see `token_bytes`)."""
-        return self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        if len(token_ids) <= _LONG:
+            return self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        return self.backend.decode_batch([list(token_ids)], skip_special_tokens=skip_special_tokens)[0]
 
     def token_bytes(self, token_id: int) -> bytes:
         """The exact bytes that a token adds to the running text: possibly a part of a character. Special tokens: their names.

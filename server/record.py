@@ -26,6 +26,7 @@ class RequestRecord:
     first_token: float | None = None
     status: int | None = None  # None until the answer begins
     client_left: bool = False
+    body_size: int = 0  # bytes
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0

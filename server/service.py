@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 # Text of so many characters is tokenized in about a millisecond: shorter ones are not worth a thread, longer ones would hold up streams.
+# Bodies are read faster, and conversations come as fast as bodies.
 _LONG_TEXT = 4096
+_LONG_BODY = 32 << 10
 
 
 class Phase(Enum):
@@ -123,31 +125,61 @@ class Service:
             raise ApiError(404, message, param="model", code="model_not_found")
         return asked
 
-    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text."""
-        return await self._off_loop(len(text), lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens))
+    async def read(self, num_bytes: int, work: Callable[[], Result]) -> Result:
+        """The result of `work`, which reads a body of `num_bytes` bytes."""
+        return await self._off_loop(num_bytes > _LONG_BODY, work)
+
+    async def encode(self, texts: list[str], add_special_tokens: bool, param: str) -> list[list[int]]:
+        """Token ids of each text. Raises InvalidRequestError for a text that is too long for the model whatever its tokens are."""
+        for text in texts:
+            if len(text) > _LONG_TEXT:
+                await self._check_length(text, param)
+        total = sum(map(len, texts))
+        return await self._off_loop(
+            total > _LONG_TEXT, lambda: [self.tokenizer.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+        )
 
     async def decode(self, token_ids: list[int]) -> str:
         """The text of token ids. Raises InvalidRequestError for ids that the vocabulary has not."""
         self.check_token_ids(token_ids, "tokens")
-        return await self._off_loop(len(token_ids), lambda: self.tokenizer.decode(token_ids))
+        return await self._off_loop(len(token_ids) > _LONG_TEXT, lambda: self.tokenizer.decode(token_ids))
 
-    async def render(self, messages: list[Message], body: TemplateBody) -> str:
-        """A prompt's text from chat messages. Raises InvalidRequestError when the template cannot render them."""
+    async def token_strings(self, token_ids: list[int]) -> list[str]:
+        """Each token as the vocabulary spells it."""
+        return await self._off_loop(len(token_ids) > _LONG_TEXT, lambda: [self.tokenizer.id_to_token(token_id) for token_id in token_ids])
+
+    async def render(self, messages: list[Message], body: TemplateBody, num_bytes: int) -> str:
+        """A prompt's text from chat messages, which came in a body of `num_bytes` bytes.
+
+        Raises InvalidRequestError when the template cannot render them.
+        """
         template = self._template
         if template is None:
             raise InvalidRequestError(self._template_problem, param="messages", code="no_chat_template")
-        plain = template_messages(messages, template.knows_developer)
         opens, continues, variables = body.opens_answer(), body.continue_final_message, body.chat_template_kwargs
-        length = sum(len(message.get("content", "")) for message in plain)
-        return await self._off_loop(length, lambda: template.render(plain, opens, continues, variables))
+
+        def work() -> str:
+            return template.render(template_messages(messages, template.knows_developer), opens, continues, variables)
+
+        return await self._off_loop(num_bytes > _LONG_TEXT, work)
 
     def check_token_ids(self, token_ids: list[int], param: str) -> None:
         """Raises InvalidRequestError unless all ids are in the vocabulary."""
         size = self.tokenizer.vocab_size
-        wrong = next((token_id for token_id in token_ids if not 0 <= token_id < size), None)
-        if wrong is not None:
-            raise InvalidRequestError(f"{param} holds {wrong}, which is no token id: they go from 0 to {size - 1}", param=param)
+        for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+            if not 0 <= token_id < size:
+                raise InvalidRequestError(f"{param} holds {token_id}, which is no token id: they go from 0 to {size - 1}", param=param)
+
+    async def _check_length(self, text: str, param: str) -> None:
+        longest = await self._off_loop(True, lambda: self.tokenizer.longest_token)
+        most = longest * self.engine.max_model_len
+        if len(text) > most:
+            raise InvalidRequestError(
+                f"{param} has {len(text)} characters, but this model's context of {self.engine.max_model_len} tokens "
+                f"cannot hold more than {most}. Please reduce its length.",
+                param=param,
+                code="context_length_exceeded",
+            )
 
     def _count_admitted(self, change: int) -> None:
         self._admitted += change
@@ -157,8 +189,8 @@ class Service:
             self._idle.set()
         self.metrics.pending.set(self._admitted)
 
-    async def _off_loop(self, length: int, work: Callable[[], Result]) -> Result:
-        if length <= _LONG_TEXT:
+    async def _off_loop(self, is_long: bool, work: Callable[[], Result]) -> Result:
+        if not is_long:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails, from_json
 from starlette.requests import Request
 
 from server.errors import ApiError
+from server.limits import check_counts
 from server.protocol.fates import Parameter, sort_parameters
 
 _LONGEST_NAME = 200
@@ -20,6 +21,14 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
 
 
+def _as_token_ids(value: Any) -> list[int]:
+    if not isinstance(value, list) or not all(type(item) is int for item in value):
+        raise ValueError("must be a list of token ids")
+    return value
+
+
+# One verdict on the whole list, which may be long, where pydantic would give one on each element.
+TokenIds = Annotated[list[int], PlainValidator(_as_token_ids, json_schema_input_type=list[int])]
 Body = TypeVar("Body", bound=RequestBody)
 
 
@@ -46,6 +55,7 @@ def parse_body(data: bytes, model: type[Body], table: dict[str, Parameter], allo
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+    check_counts(body, len(data))
     kept = sort_parameters(body, table, allow_unknown)
     try:
         return model.model_validate(kept)

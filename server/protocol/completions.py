@@ -25,9 +25,9 @@ def _as_prompts(value: Any) -> list[Prompt]:
         raise ValueError("must not be empty")
     if _are_ids(value):
         return [value]
+    if len(value) > MAX_PROMPTS:
+        raise ValueError(f"must hold at most {MAX_PROMPTS} prompts")
     if all(isinstance(item, str) for item in value) or all(isinstance(item, list) and item and _are_ids(item) for item in value):
-        if len(value) > MAX_PROMPTS:
-            raise ValueError(f"must hold at most {MAX_PROMPTS} prompts")
         return value
     raise ValueError("must be a string, a list of strings, a list of token ids, or a list of such lists, none of them empty")
 

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from server.errors import ApiError, unsupported
+from server.limits import LIMITS, MAX_STOP_STRINGS
 from server.logs import logger
 
 
@@ -90,7 +91,7 @@ _SAMPLING = (
     _implemented("temperature", "0 is greedy; at most 100"),
     _implemented("top_p"),
     _implemented("seed", "64 bits; the answer then depends on nothing else that runs"),
-    _implemented("stop", "a string or up to 64 of them"),
+    _implemented("stop", f"a string or up to {MAX_STOP_STRINGS} of them"),
     _implemented("stream"),
     _implemented("stream_options", "`include_usage`, `continuous_usage_stats`; `include_obfuscation` has no effect"),
     _implemented("logprobs"),
@@ -228,6 +229,7 @@ def page() -> str:
     for endpoint, table in ENDPOINTS.items():
         lines += ["", f"## `{endpoint}`", "", "| parameter | fate | |", "| --- | --- | --- |"]
         lines += [_row(parameter) for parameter in table.values()]
+    lines += ["", "## Limits", "", "What goes beyond is answered with 400.", "", *(f"- {line}" for line in LIMITS)]
     return "\n".join(lines) + "\n"
 
 

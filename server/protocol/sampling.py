@@ -10,9 +10,8 @@ from pydantic import BeforeValidator, Field, field_validator
 from engine.errors import InvalidRequestError
 from engine.repetition import RepetitionDetection
 from engine.sampling_params import SamplingParams
-from server.protocol.body import RequestBody
+from server.protocol.body import RequestBody, TokenIds
 
-MAX_STOP_STRINGS = 64
 _Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 # Keys of generation_config.json that are sampling parameters here; the file's other keys concern other programs.
@@ -59,7 +58,7 @@ class SamplingBody(RequestBody):
     frequency_penalty: float = 0.0
     repetition_penalty: float | None = None
     logit_bias: Annotated[dict[int, float], BeforeValidator(_with_token_ids)] = Field(default_factory=dict)
-    allowed_token_ids: list[int] | None = None
+    allowed_token_ids: TokenIds | None = None
     bad_words: list[str] = Field(default_factory=list)
     repetition_detection: RepetitionDetectionBody | None = None
     seed: int | None = None
@@ -88,8 +87,6 @@ class SamplingBody(RequestBody):
         stops = [value] if isinstance(value, str) else value
         if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
             raise ValueError("must be a string or a list of strings")
-        if len(stops) > MAX_STOP_STRINGS:
-            raise ValueError(f"must hold at most {MAX_STOP_STRINGS} strings")
         return stops
 
     @property

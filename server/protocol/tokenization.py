@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from server.protocol.body import RequestBody
+from server.protocol.body import RequestBody, TokenIds
 from server.protocol.chat import Messages, TemplateBody
 
 
@@ -26,4 +26,4 @@ class TokenizeRequest(TemplateBody):
 
 class DetokenizeRequest(RequestBody):
     model: str | None = None
-    tokens: list[int] = Field()
+    tokens: TokenIds

@@ -30,8 +30,8 @@ async def create_chat_completion(request: Request) -> Any:
     params = body.sampling_params(service.defaults, service.tokenizer.vocab_size, max_tokens, logprobs, body.prompt_logprobs)
     service.admit(record)
 
-    text = await service.render(body.messages, body)
-    token_ids = await service.encode(text, body.add_special_tokens)
+    text = await service.render(body.messages, body, record.body_size)
+    (token_ids,) = await service.encode([text], body.add_special_tokens, "messages")
     prompt = fit_prompt(token_ids, body, service.engine.max_model_len, max_tokens, "messages")
     answer = ChatAnswer(
         id=f"chatcmpl-{record.hex}",

@@ -42,7 +42,7 @@ async def create_completion(request: Request) -> Any:
         )
     service.admit(record)
 
-    tokenized = [await _tokens(service, one, body) for one in body.prompt]
+    tokenized = await _tokens(service, body)
     prompts = [fit_prompt(one, body, service.engine.max_model_len, max_tokens, "prompt") for one in tokenized]
     answer = CompletionAnswer(
         id=f"cmpl-{record.hex}",
@@ -66,11 +66,16 @@ async def create_completion(request: Request) -> Any:
     return await answer_waiting(request, answer.whole(generations))
 
 
-async def _tokens(service: Service, prompt: Prompt, body: CompletionRequest) -> list[int]:
-    if isinstance(prompt, str):
-        return await service.encode(prompt, body.add_special_tokens)
-    service.check_token_ids(prompt, "prompt")
-    return prompt
+async def _tokens(service: Service, body: CompletionRequest) -> list[list[int]]:
+    encoded = iter(await service.encode([prompt for prompt in body.prompt if isinstance(prompt, str)], body.add_special_tokens, "prompt"))
+    tokenized: list[list[int]] = []
+    for prompt in body.prompt:
+        if isinstance(prompt, str):
+            tokenized.append(next(encoded))
+        else:
+            service.check_token_ids(prompt, "prompt")
+            tokenized.append(prompt)
+    return tokenized
 
 
 async def _text(service: Service, prompt: Prompt, token_ids: list[int], body: CompletionRequest) -> str:

@@ -16,6 +16,7 @@ from server.presence import while_connected
 from server.protocol.body import RequestBody, parse_body, read_body
 from server.protocol.fates import Parameter
 from server.protocol.sampling import SamplingBody
+from server.record import record_of
 from server.service import Service
 
 Body = TypeVar("Body", bound=RequestBody)
@@ -28,9 +29,10 @@ def service_of(request: Request) -> Service:
 
 async def body_of(request: Request, model: type[Body], table: dict[str, Parameter]) -> Body:
     """The validated body of a request. Raises ApiError 400 or 413."""
-    config = service_of(request).config
-    data = await read_body(request, config.max_body_size)
-    return parse_body(data, model, table, config.allow_unknown_parameters)
+    service = service_of(request)
+    data = await read_body(request, service.config.max_body_size)
+    record_of(request).body_size = len(data)
+    return await service.read(len(data), lambda: parse_body(data, model, table, service.config.allow_unknown_parameters))
 
 
 def terms_of(request: Request, body: SamplingBody) -> Terms:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 
 from server.protocol import fates
 from server.protocol.tokenization import DetokenizeRequest, TokenizeRequest
+from server.record import record_of
 from server.routes.generate import body_of, documented, json_response, service_of
 
 router = APIRouter()
@@ -20,11 +21,11 @@ async def tokenize(request: Request) -> Any:
     body = await body_of(request, TokenizeRequest, fates.TOKENIZE)
     service.resolve_model(body.model)
     if body.messages is not None:
-        text = await service.render(body.messages, body)
-        tokens = await service.encode(text, add_special_tokens=bool(body.add_special_tokens))
+        text = await service.render(body.messages, body, record_of(request).body_size)
+        (tokens,) = await service.encode([text], bool(body.add_special_tokens), "messages")
     else:
-        tokens = await service.encode(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
-    names = [service.tokenizer.id_to_token(token) for token in tokens] if body.return_token_strs else None
+        (tokens,) = await service.encode([body.prompt or ""], body.add_special_tokens is not False, "prompt")
+    names = await service.token_strings(tokens) if body.return_token_strs else None
     return json_response({"count": len(tokens), "max_model_len": service.engine.max_model_len, "tokens": tokens, "token_strs": names})
 
 
