@@ -1,7 +1,8 @@
 """BlockManager: which KV block belongs to whom.
 
 Paged memory after Kwon et al. (2023, sections 4.2 and 4.3): fixed-size blocks out of one pool, a block table per sequence, reference
-counts, and a prefix cache keyed by the chained hash of a block's tokens. It deals in block ids only and holds no tensors.
+counts, and a prefix cache keyed by the chained hash of a block's tokens. It deals in block ids only and holds no tensors. Behind it may
+stand a second tier in host memory, the HostCache: what is evicted here goes there, and is found there.
 
 A block is in exactly one of three states:
 
@@ -15,8 +16,10 @@ from __future__ import annotations
 import hashlib
 import secrets
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from engine.host_cache import BlockPairs, HostCache
 from engine.sequence import Sequence
 
 
@@ -89,16 +92,24 @@ class BlockManager:
     `salt` keys the hashes (default: random), so that nobody outside can aim a collision.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True, salt: bytes | None = None) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        enable_prefix_caching: bool = True,
+        salt: bytes | None = None,
+        host: HostCache | None = None,
+    ) -> None:
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
+        self.host = HostCache(0) if host is None else host
         self.num_evictions = 0
         self._salt = salt or secrets.token_bytes(16)
         self._blocks = [Block(block_id) for block_id in range(num_blocks)]
         self._free = FreeList()
         self._by_hash: dict[bytes, Block] = {}
         self._num_cached = 0
-        self._copies: list[tuple[int, int]] = []  # since the last step was scheduled
+        self._copies: BlockPairs = []  # since the last step was scheduled
         for block in self._blocks:
             self._free.push_back(block)
 
@@ -134,13 +145,17 @@ class BlockManager:
         """Give a waiting sequence blocks for all its tokens, the longest beginning shared that is there, or leave everything as it was.
 
         That is the longest cached prefix, or what a `sibling` holds: its `num_shareable_tokens`, which must be in the sibling's blocks,
-        the last and partly filled one included. That block is copied at once, as the sequence will write to it. Sets
-        `num_computed_tokens` to the tokens that are shared. False: fewer than `num_spare` blocks would be left.
+        the last and partly filled one included. That block is copied at once, as the sequence will write to it. What only host memory
+        holds, be it a cached prefix or all that was swapped out, is copied to fresh blocks. Sets `num_computed_tokens` to the tokens whose
+        KV is there once the step that is being built has made the copies. False: fewer than `num_spare` blocks would be left.
         """
         assert not sequence.block_table
+        assert sibling is None or not sequence.is_swapped
         shared = self._find_prefix(sequence)
         num_shared_tokens, num_registered = len(shared) * self.block_size, len(shared)
+        on_host = sequence.host_table[len(shared) :] if sequence.is_swapped else self._find_on_host(sequence, len(shared))
         if sibling is not None and sequence.num_shareable_tokens > num_shared_tokens:
+            on_host = []
             num_shared_tokens = sequence.num_shareable_tokens
             shared = [self._blocks[i] for i in sibling.block_table[: self.num_blocks_for(num_shared_tokens)]]
             num_registered = min(sibling.num_registered_blocks, num_shared_tokens // self.block_size)
@@ -152,9 +167,10 @@ class BlockManager:
             self._reference(block)
         sequence.block_table = [block.block_id for block in shared]
         sequence.num_registered_blocks = num_registered
-        sequence.num_computed_tokens = num_shared_tokens
+        sequence.num_computed_tokens = max(num_shared_tokens, sequence.num_computed_tokens if sequence.is_swapped else 0)
         if num_shared_tokens % self.block_size:
             self._copy_on_write(sequence, len(shared) - 1)
+        self._bring_back(sequence, on_host)
         while len(sequence.block_table) < self.num_blocks_for(sequence.num_tokens):
             sequence.block_table.append(self._take().block_id)
         return True
@@ -167,7 +183,7 @@ class BlockManager:
         settled = sequence.num_registered_blocks >= num_tokens // self.block_size
         return settled or not self.enable_prefix_caching or self._chain_forgotten(sequence)
 
-    def take_copies(self) -> list[tuple[int, int]]:
+    def take_copies(self) -> BlockPairs:
         """The copies of blocks, (source, destination) in order, that the step being scheduled must make before it computes."""
         copies, self._copies = self._copies, []
         return copies
@@ -203,8 +219,11 @@ class BlockManager:
             sequence.num_computed_tokens, sequence.num_registered_blocks = num_computed, num_registered
 
     def num_tokens_to_share(self, sequence: Sequence, sibling: Sequence | None) -> int:
-        """The tokens of a waiting sequence that the cache or its sibling holds now: what `admit` would find."""
-        in_cache = len(self._find_prefix(sequence)) * self.block_size
+        """The tokens of a waiting sequence that need not be computed: what `admit` would find."""
+        num_hits = len(self._find_prefix(sequence))
+        if sequence.is_swapped:
+            return max(num_hits * self.block_size, sequence.num_computed_tokens)
+        in_cache = (num_hits + len(self._find_on_host(sequence, num_hits))) * self.block_size
         return in_cache if sibling is None else max(in_cache, sequence.num_shareable_tokens)
 
     def adopt_cached(self, sequence: Sequence) -> list[int]:
@@ -245,9 +264,7 @@ class BlockManager:
             known = self._by_hash.get(content_hash)
             block = self._blocks[sequence.block_table[index]]
             if known is None:
-                block.content_hash = content_hash
-                block.parent_hash = self._hash(sequence, index - 1) if index else None
-                self._by_hash[content_hash] = block
+                self._enter(sequence, index)
             elif not step_done:
                 break
             elif known is not block:
@@ -263,7 +280,26 @@ class BlockManager:
             self._dereference(self._blocks[block_id])
         sequence.block_table = []
         sequence.num_registered_blocks = 0
-        sequence.num_computed_tokens = 0
+        if not sequence.is_swapped:
+            sequence.num_computed_tokens = 0
+
+    def swap_out(self, sequence: Sequence) -> bool:
+        """Have the next step copy the sequence's computed blocks to host memory, where they are held for it. Its own are to be released.
+
+        False, and nothing changed: host memory has no room.
+        """
+        table = [self._blocks[block_id] for block_id in sequence.block_table[: self.num_blocks_for(sequence.num_computed_tokens)]]
+        sequence.host_table = self.host.swap_out([(block.block_id, block.content_hash) for block in table]) or []
+        return sequence.is_swapped
+
+    def drop_swapped(self, sequence: Sequence) -> None:
+        """Give back the host blocks of a sequence that will not come back for them."""
+        self.host.let_go(reversed(sequence.host_table))
+        sequence.host_table = []
+
+    def take_swaps(self) -> tuple[BlockPairs, BlockPairs]:
+        """The copies between device and host of the step that is complete now: `swap_outs` and `swap_ins` of its StepInput."""
+        return self.host.take_copies()
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached content. Running sequences keep their blocks, but enter no further ones that continue forgotten ones."""
@@ -271,11 +307,15 @@ class BlockManager:
             block.content_hash = block.parent_hash = None
         self._by_hash.clear()
         self._num_cached = 0
+        self.host.reset()
 
     # -- invariants ----------------------------------------------------------------------------------------------------------------
 
-    def check(self, sequences: list[Sequence]) -> None:
-        """Verify every invariant in full, given all sequences that hold blocks. Raises AssertionError with what is wrong."""
+    def check(self, sequences: list[Sequence], swapped: Iterable[Sequence] = ()) -> None:
+        """Verify every invariant in full, given all sequences that hold blocks, and all that are swapped out.
+
+        Raises AssertionError with what is wrong.
+        """
         assert not self._copies, "blocks were copied, and no step was told"
         counts = [0] * self.num_blocks
         for sequence in sequences:
@@ -296,6 +336,10 @@ class BlockManager:
         self._check_eviction_order(in_list)
         for sequence in sequences:
             self._check_sequence(sequence)
+        for sequence in swapped:
+            num_blocks = self.num_blocks_for(sequence.num_computed_tokens)
+            assert len(sequence.host_table) == num_blocks, f"{sequence.request_id} has not all that it computed in host memory"
+        self.host.check(sequence.host_table for sequence in swapped)
 
     def _check_eviction_order(self, in_list: list[Block]) -> None:
         place = {block.content_hash: i for i, block in enumerate(in_list) if block.content_hash is not None}
@@ -326,7 +370,10 @@ class BlockManager:
 
     def _take(self) -> Block:
         block = self._free.pop_front()
+        if self._copies:  # what it was to get in this step is worthless, if it was given back since; and would come after a swap
+            self._copies = [copy for copy in self._copies if copy[1] != block.block_id]
         if block.content_hash is not None:
+            self.host.keep(block.block_id, block.content_hash)
             del self._by_hash[block.content_hash]
             block.content_hash = block.parent_hash = None
             self._num_cached -= 1
@@ -357,6 +404,33 @@ class BlockManager:
         self._dereference(shared)
         sequence.block_table[index] = own.block_id
 
+    def _bring_back(self, sequence: Sequence, host_blocks: list[int]) -> None:
+        """Continue the table by fresh blocks, to which the next step copies these host blocks."""
+        sequence.num_host_hits = 0
+        if sequence.is_swapped:
+            num_on_device = len(sequence.host_table) - len(host_blocks)
+            self.host.let_go(reversed(sequence.host_table[:num_on_device]))
+        else:
+            sequence.num_host_hits = len(host_blocks) * self.block_size
+            for host_block in host_blocks:  # all of them before a block is taken, as its content may go to host memory
+                self.host.hold(host_block)
+        for host_block in host_blocks:
+            block = self._take()
+            sequence.block_table.append(block.block_id)
+            self.host.fetch(host_block, block.block_id)
+            if not sequence.is_swapped:
+                self._enter(sequence, sequence.num_registered_blocks)
+                sequence.num_registered_blocks += 1
+                sequence.num_computed_tokens += self.block_size
+        sequence.host_table = []
+
+    def _enter(self, sequence: Sequence, index: int) -> None:
+        """Make the prefix cache know the sequence's block `index`."""
+        block, content_hash = self._blocks[sequence.block_table[index]], self._hash(sequence, index)
+        block.content_hash = content_hash
+        block.parent_hash = self._hash(sequence, index - 1) if index else None
+        self._by_hash[content_hash] = block
+
     def _replace(self, sequence: Sequence, index: int, block: Block) -> None:
         own = self._blocks[sequence.block_table[index]]
         self._reference(block)
@@ -383,6 +457,16 @@ class BlockManager:
             if block is None:
                 break
             hits.append(block)
+        return hits
+
+    def _find_on_host(self, sequence: Sequence, first_index: int) -> list[int]:
+        """Host blocks that continue the prefix found here. (No block here continues one there: none outlives the one it continues.)"""
+        hits: list[int] = []
+        for index in range(first_index, self._max_hits(sequence) if self.host.num_blocks else 0):
+            host_block = self.host.find(self._hash(sequence, index))
+            if host_block is None:
+                break
+            hits.append(host_block)
         return hits
 
     def _hash(self, sequence: Sequence, index: int) -> bytes:

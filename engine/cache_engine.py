@@ -12,19 +12,33 @@ import torch
 
 from engine.config import GIB, EngineConfig
 from engine.errors import ConfigError
+from engine.host_cache import BlockPairs
+from engine.host_pool import new_host_pool
 from kernels.batch import AttentionShape
 from kernels.ops import Ops
 
 
 class CacheEngine:
-    """The pool and its view for each layer."""
+    """The pool and its view for each layer, and the host blocks behind it."""
 
-    def __init__(self, shapes: list[AttentionShape], num_blocks: int, block_size: int, dtype: torch.dtype, ops: Ops) -> None:
+    def __init__(
+        self, shapes: list[AttentionShape], num_blocks: int, block_size: int, dtype: torch.dtype, ops: Ops, num_host_blocks: int = 0
+    ) -> None:
         self._ops = ops
         pool_shape = (num_blocks, len(shapes), *block_shape(shapes[0], block_size))
         self.pool = _zeros(pool_shape, dtype, ops.device)
         # of each layer: [num_blocks, 2, num_kv_heads, block_size, head_size], its blocks apart by all the layers
         self.kv_caches = [self.pool[:, layer] for layer in range(len(shapes))]
+        self._host = new_host_pool(self.pool, num_host_blocks) if num_host_blocks else None
+
+    def swap(self, outs: BlockPairs, ins: BlockPairs) -> None:
+        """Copy blocks to host memory, (device, host) each, and then others back, (host, device)."""
+        if self._host is not None and (outs or ins):
+            self._host.swap(outs, ins)
+
+    def take_swap_timing(self) -> tuple[float, int]:
+        """(seconds, blocks) of the swaps that have ended since the last call."""
+        return (0.0, 0) if self._host is None else self._host.take_timing()
 
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         """Copy blocks, (source, destination) each, in all layers; the result is that of one copy after the other."""

@@ -67,6 +67,16 @@ class EngineConfig:
     kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] = _setting("auto", "type of the KV cache; auto: dtype")
     num_gpu_blocks_override: int | None = _setting(None, "exact number of KV blocks, for tests")
     enable_prefix_caching: bool = _setting(True, "keep the KV of finished sequences for prompts that begin alike")
+    swap_space: int | None = _setting(
+        None,
+        "bytes of host memory behind the KV cache (suffixes K, M, G), for preempted sequences and for cached blocks that are evicted; "
+        "none: 4 GiB on CUDA, an eighth of the memory at most, and 0 on the CPU, where a larger KV cache makes more of the same bytes",
+    )
+    preemption_mode: Literal["auto", "swap", "recompute"] = _setting(
+        "auto",
+        "what becomes of a sequence when KV blocks run out; swap: its KV waits in swap_space, as long as there is room; "
+        "recompute: it is computed again; auto: whichever is estimated to cost less",
+    )
 
     seed: int = _setting(0, "seeds dummy weights, and the draws of requests that bring no seed of their own when not 0")
 
@@ -84,6 +94,7 @@ class EngineConfig:
         _at_least("max_model_len", self.max_model_len, 1)
         _at_least("num_threads", self.num_threads, 1)
         _at_least("kv_cache_memory", self.kv_cache_memory, 1)
+        _at_least("swap_space", self.swap_space, 0)
         _at_least("num_gpu_blocks_override", self.num_gpu_blocks_override, 1)
         if self.block_size < 1 or self.block_size & (self.block_size - 1) or self.block_size > 256:
             raise ConfigError(f"block_size must be a power of two up to 256, but is {self.block_size}")

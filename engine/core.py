@@ -10,8 +10,10 @@ from typing import Any
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.executor import Executor
+from engine.host_cache import HostCache
 from engine.messages import EngineRequest, SequenceOutput
 from engine.model_config import ModelConfig, resolve_max_model_len
+from engine.preemption import Preemption
 from engine.scheduler import ScheduledStep, Scheduler
 from engine.stats import EngineStats
 from engine.step import StepOutput
@@ -22,7 +24,11 @@ class EngineCore:
 
     def __init__(self, config: EngineConfig, model_config: ModelConfig, executor: Executor) -> None:
         self._executor = executor
-        self.block_manager = BlockManager(executor.info.num_blocks, config.block_size, config.enable_prefix_caching)
+        info = executor.info
+        self.block_manager = BlockManager(
+            info.num_blocks, config.block_size, config.enable_prefix_caching, host=HostCache(info.num_host_blocks)
+        )
+        self._preemption = Preemption(config.preemption_mode, config.block_size)
         self.scheduler = Scheduler(
             self.block_manager,
             max_num_seqs=config.seq_budget,
@@ -33,9 +39,10 @@ class EngineCore:
             max_overtakings=config.max_overtakings,
             max_num_partial_prefills=config.max_num_partial_prefills,
             long_prefill_token_threshold=config.long_prefill_token_threshold,
+            preemption=self._preemption,
         )
         self._under_way: deque[tuple[ScheduledStep, Future[StepOutput]]] = deque()
-        self._stats = EngineStats(blocks_total=executor.info.num_blocks)
+        self._stats = EngineStats(blocks_total=info.num_blocks, host_blocks_total=info.num_host_blocks)
         self._utilities: dict[str, Callable[[], Any]] = {"check": self.check, "reset_prefix_cache": self.block_manager.reset_prefix_cache}
 
     @property
@@ -57,8 +64,10 @@ class EngineCore:
         if not self._under_way:
             return []
         done, future = self._under_way.popleft()
-        outputs = self.scheduler.update(done, future.result())
-        self._count(outputs)
+        output = future.result()
+        outputs = self.scheduler.update(done, output)
+        self._preemption.measure(done.input, output)
+        self._count(done, output, outputs)
         return outputs
 
     def stats(self) -> EngineStats:
@@ -68,6 +77,13 @@ class EngineCore:
         stats.blocks_referenced, stats.blocks_cached, stats.blocks_free = blocks.num_referenced, blocks.num_cached, blocks.num_free
         stats.prompt_tokens_total, stats.prefix_cache_hits_total = scheduler.num_prompt_tokens, scheduler.num_prefix_hits
         stats.preemptions_total, stats.evictions_total = scheduler.num_preemptions, blocks.num_evictions
+        num_references = sum(len(sequence.block_table) for sequence in scheduler.running)
+        stats.shared_references = num_references - blocks.num_referenced
+        stats.unused_slots = num_references * blocks.block_size - sum(sequence.num_computed_tokens for sequence in scheduler.running)
+        host = blocks.host
+        stats.num_swapped, stats.preemptions_swap_total = scheduler.num_swapped, scheduler.num_swaps
+        stats.host_blocks_held, stats.host_blocks_cached = host.num_held, host.num_cached
+        stats.prefix_cache_host_hits_total, stats.host_evictions_total = scheduler.num_host_hits, host.num_evictions
         return stats
 
     def call(self, method: str) -> Any:
@@ -81,8 +97,13 @@ class EngineCore:
     def shutdown(self) -> None:
         self._executor.shutdown()
 
-    def _count(self, outputs: list[SequenceOutput]) -> None:
+    def _count(self, step: ScheduledStep, output: StepOutput, outputs: list[SequenceOutput]) -> None:
         stats = self._stats
         stats.steps_total += 1
-        for output in outputs:
-            stats.generation_tokens_total += len(output.new_token_ids)
+        for sequence_output in outputs:
+            stats.generation_tokens_total += len(sequence_output.new_token_ids)
+        stats.swap_out_copies_total += bool(step.input.swap_outs)
+        stats.swap_out_blocks_total += len(step.input.swap_outs)
+        stats.swap_in_copies_total += bool(step.input.swap_ins)
+        stats.swap_in_blocks_total += len(step.input.swap_ins)
+        stats.swap_seconds_total += output.swap_seconds

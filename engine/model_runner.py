@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -50,19 +52,24 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute(self, step: StepInput) -> StepOutput:
-        """Copy blocks, run one forward pass over the flat batch, and sample."""
+        """Swap and copy blocks, run one forward pass over the flat batch, and sample."""
         for new in step.new_sequences:
             self._tables.admit(new)
             self._sampler.admit(new)
         self._tables.apply(step)
+        self._cache.swap(step.swap_outs, step.swap_ins)
         self._cache.copy(step.block_copies)
 
+        started = time.perf_counter()
         arrays = StepArrays.of(step)
         prompt = _PromptRows.of(arrays, self._tables)
         batch = self._buffers.fill(self._tables, arrays, None if prompt is None else prompt.rows)
         # A recorded pass has room for one row of logits a sequence; prompt log probabilities need more.
         logits = self._forward(batch) if prompt is None else self._forward_eagerly(batch)
-        return self._sample(arrays, logits, prompt)
+        output = self._sample(arrays, logits, prompt)
+        compute_seconds = time.perf_counter() - started
+        swap_seconds, num_timed_swaps = self._cache.take_swap_timing()
+        return msgspec.structs.replace(output, compute_seconds=compute_seconds, swap_seconds=swap_seconds, num_timed_swaps=num_timed_swaps)
 
     def _sample(self, arrays: StepArrays, logits: torch.Tensor, prompt: _PromptRows | None) -> StepOutput:
         num_seqs = len(arrays.slots)

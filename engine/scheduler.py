@@ -2,7 +2,7 @@
 
 Iteration-level scheduling (Yu et al., 2022) under one token budget for prefill and decode alike, so there are no phases: decodes go
 first, one token each, and are never starved; a long prompt is cut into chunks that fill what the decodes leave (Agrawal et al., 2023).
-When blocks run out, the sequence that would go last gives its own up and is computed again later.
+When blocks run out, the sequence that would go last gives its own up: it is computed again later, or its KV waits in host memory.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 from engine.beam_search import BeamSearch, BeamSearches
 from engine.block_manager import BlockManager
+from engine.host_cache import BlockPairs
 from engine.messages import EngineRequest, SequenceOutput
 from engine.outputs import FinishReason, TokenLogprobs
+from engine.preemption import Preemption
 from engine.sequence import Sequence, SequenceStatus
 from engine.siblings import Siblings
 from engine.step import BlockUpdate, NewSequence, StepInput, StepOutput
@@ -48,8 +50,10 @@ class Scheduler:
         max_overtakings: int = 100,
         max_num_partial_prefills: int = 1,
         long_prefill_token_threshold: int = 0,
+        preemption: Preemption | None = None,
     ) -> None:
         self.block_manager = block_manager
+        self._preemption = preemption or Preemption(block_size=block_manager.block_size)
         self.token_budget = token_budget
         assert max_num_seqs <= token_budget, "each running sequence must be able to decode in every step"
         self.max_num_seqs = max_num_seqs
@@ -61,8 +65,11 @@ class Scheduler:
         self.running: list[Sequence] = []  # by rank: the last is the first to give way
         self.waiting = WaitingQueue(policy, max_overtakings)
         self.num_preemptions = 0
+        self.num_swaps = 0  # of these, with the KV kept in host memory
+        self.num_swapped = 0  # sequences whose KV is there now
         self.num_prompt_tokens = 0  # of requests that were admitted, each looked up in the prefix cache once
         self.num_prefix_hits = 0  # of these, found
+        self.num_host_hits = 0  # of these, found in host memory only
         self._siblings = Siblings(block_manager)
         self._searches = BeamSearches(self.eos_token_ids)
         self._renewed: list[Sequence] = []  # beams that go on as others, of which the worker has yet to hear
@@ -128,7 +135,7 @@ class Scheduler:
         self._changed_blocks.clear()
         step.new_sequences += [_new_sequence(s) for s in self._renewed if s.status is SequenceStatus.RUNNING and s.block_table]
         self._renewed.clear()
-        return step.build(self.block_manager.take_copies())
+        return step.build(self.block_manager.take_copies(), *self.block_manager.take_swaps())
 
     def update(self, step: ScheduledStep, output: StepOutput) -> list[SequenceOutput]:
         """Take a step's results: append tokens, finish sequences, free or keep their blocks."""
@@ -222,9 +229,11 @@ class Scheduler:
     def _admit(self, sequence: Sequence, step: _StepBuilder) -> bool:
         # Some blocks are left to the running ones, or a sequence admitted now would soon be preempted for them.
         num_spare = min(len(self.running), self.block_manager.num_blocks // 10)
+        was_swapped = sequence.is_swapped
         sibling = self._siblings.source(sequence, step.start_of)
         if not self.block_manager.admit(sequence, num_spare, sibling):
             return False
+        self.num_swapped -= was_swapped
         self.waiting.start(sequence)
         if sequence.num_cached_tokens is None and sibling is not None:
             sequence.num_cached_tokens = sibling.num_cached_tokens  # the request's prompt was looked up once
@@ -245,11 +254,19 @@ class Scheduler:
         num_hit = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
         self.num_prompt_tokens += sequence.num_prompt_tokens
         self.num_prefix_hits += num_hit
+        self.num_host_hits += max(0, num_hit - (sequence.num_computed_tokens - sequence.num_host_hits))
         return num_hit
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Take a running sequence's blocks and slot; it waits and is computed again (Kwon et al., 2023, section 4.5: recomputation)."""
+        """Take a running sequence's blocks and slot; it waits, and is computed again or swapped in (Kwon et al., 2023, section 4.5).
+
+        A beam search begins again: its beams share most of their blocks, which swapping would not.
+        """
         members = _together(sequence)
+        may_swap = sequence.search is None and self._preemption.prefers_swap(sequence.num_computed_tokens)
+        if may_swap and self.block_manager.swap_out(sequence):
+            self.num_swaps += 1
+            self.num_swapped += 1
         for member in members:
             self._leave_running(member)
             member.status = SequenceStatus.WAITING
@@ -346,6 +363,8 @@ class Scheduler:
         for member in _together(sequence):
             if member.status is SequenceStatus.RUNNING:
                 self._leave_running(member)
+            self.num_swapped -= member.is_swapped
+            self.block_manager.drop_swapped(member)
             member.status = SequenceStatus.FINISHED
             member.finish_reason, member.stop_reason = reason, stop_reason
             del self.sequences[member.request_id]
@@ -384,7 +403,10 @@ class Scheduler:
         self._siblings.check(self.sequences)
         manager = self.block_manager
         assert manager.num_free + manager.num_referenced + manager.num_cached == manager.num_blocks
-        manager.check(self.running)
+        swapped = [s for s in self.sequences.values() if s.is_swapped]
+        assert all(s.status is SequenceStatus.WAITING for s in swapped), "a sequence is swapped out but does not wait"
+        assert len(swapped) == self.num_swapped, "the count of swapped sequences is wrong"
+        manager.check(self.running, swapped)
 
 
 def _together(sequence: Sequence) -> list[Sequence]:
@@ -435,7 +457,7 @@ class _StepBuilder:
         for index in changed:
             self.block_updates.append(BlockUpdate(sequence.slot, index, [sequence.block_table[index]]))
 
-    def build(self, block_copies: list[tuple[int, int]]) -> ScheduledStep:
+    def build(self, block_copies: BlockPairs, swap_outs: BlockPairs, swap_ins: BlockPairs) -> ScheduledStep:
         step_input = StepInput(
             new_sequences=self.new_sequences,
             block_updates=self.block_updates,
@@ -444,5 +466,7 @@ class _StepBuilder:
             starts=self.starts,
             query_lens=self.query_lens,
             samples=self.samples,
+            swap_outs=swap_outs,
+            swap_ins=swap_ins,
         )
         return ScheduledStep(step_input, self.sequences)

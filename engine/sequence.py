@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SequenceStatus(enum.Enum):
-    WAITING = enum.auto()  # new, or preempted: holds no blocks and no slot
+    WAITING = enum.auto()  # new, or preempted: holds no slot, and no blocks but those of host memory when it is swapped out
     RUNNING = enum.auto()  # holds blocks, and a slot in the worker's tables
     FINISHED = enum.auto()
 
@@ -35,9 +35,11 @@ class Sequence:
         self.block_table: list[int] = []  # block ids; entry i holds positions [i * block_size, (i + 1) * block_size)
         self.block_hashes: list[bytes] = []  # of the full blocks of token_ids, chained; grows on demand
         self.num_registered_blocks = 0  # leading entries of block_table that are in the prefix cache under their hash
+        self.host_table: list[int] = []  # host blocks that hold positions [0, num_computed_tokens) while it is swapped out
         self.slot: int | None = None  # row in the worker's tables while running
         self.rank: tuple[int, ...] = ()  # among the running ones, given by the waiting queue: the largest is preempted first
         self.num_cached_tokens: int | None = None  # prompt tokens found in the prefix cache at first admission
+        self.num_host_hits = 0  # tokens that the latest admission found in host memory only
         self.num_prompt_logprobs_sent = 0  # prompt log probabilities already delivered
         self.num_preemptions = 0
         self.repetition = _detector(request)
@@ -76,6 +78,11 @@ class Sequence:
     def is_paused(self) -> bool:
         """A beam that waits for its search: for the values of its step, or for its first token."""
         return self.search is not None and (self.num_pending_tokens > 0 or not self.block_table)
+
+    @property
+    def is_swapped(self) -> bool:
+        """It waits with its KV in host blocks, and goes on from there."""
+        return bool(self.host_table)
 
     @property
     def is_decoding(self) -> bool:

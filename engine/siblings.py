@@ -75,7 +75,7 @@ class Siblings:
 
     def _running(self, sequence: Sequence) -> list[Sequence]:
         group_id = sequence.request.group_id
-        if group_id is None or not sequence.num_shareable_tokens:
+        if group_id is None or not sequence.num_shareable_tokens or sequence.is_swapped:  # that one brings its own
             return []
         return [other for other in self._groups.get(group_id, ()) if other.status is SequenceStatus.RUNNING]
 

@@ -6,17 +6,32 @@ import msgspec
 
 
 class EngineStats(msgspec.Struct):
-    """A snapshot taken after a step. Names that end in `_total` only grow while the engine process lives."""
+    """A snapshot taken after a step. Names that end in `_total` only grow while the engine process lives; but `blocks_total`, and
+    `host_blocks_total`, are the sizes of the pools."""
 
     num_running: int = 0  # sequences
     num_waiting: int = 0  # sequences, preempted ones included
+    num_swapped: int = 0  # of these, with their KV in host memory
     blocks_total: int = 0
     blocks_referenced: int = 0
     blocks_cached: int = 0  # unreferenced, kept for their content
     blocks_free: int = 0  # free + referenced + cached == total
+    shared_references: int = 0  # places in block tables beyond the first of each block
+    unused_slots: int = 0  # of the blocks in block tables, those without KV (a shared block counts once a table)
+    host_blocks_total: int = 0
+    host_blocks_held: int = 0  # by swapped-out sequences
+    host_blocks_cached: int = 0  # kept for their content
     steps_total: int = 0
     prompt_tokens_total: int = 0  # of requests that were admitted, cached ones included; each is looked up in the prefix cache
     generation_tokens_total: int = 0
     prefix_cache_hits_total: int = 0  # prompt tokens found in the prefix cache
+    prefix_cache_host_hits_total: int = 0  # of these, found in host memory only
     preemptions_total: int = 0
+    preemptions_swap_total: int = 0  # of these, by swapping out; the others are computed again
     evictions_total: int = 0  # cached blocks given up for new content
+    host_evictions_total: int = 0  # the same in host memory
+    swap_out_copies_total: int = 0  # steps that copied to host memory: what one moves is one batch
+    swap_out_blocks_total: int = 0
+    swap_in_copies_total: int = 0
+    swap_in_blocks_total: int = 0
+    swap_seconds_total: float = 0.0  # of these copies, both ways

@@ -44,6 +44,10 @@ class StepInput(msgspec.Struct, frozen=True):
     starts: list[int]  # position of the first token that the step computes
     query_lens: list[int]  # tokens that the step computes
     samples: list[bool]  # whether the last computed token is the sequence's newest, so that the next one is drawn
+    # Whole blocks between device and host memory. All that leaves goes first, then what arrives, then block_copies, then the step computes:
+    # a device block may be filled anew by the step that copies its content out.
+    swap_outs: list[tuple[int, int]] = []  # (device block, host block)
+    swap_ins: list[tuple[int, int]] = []  # (host block, device block)
 
 
 class StepOutput(msgspec.Struct, frozen=True):
@@ -53,3 +57,6 @@ class StepOutput(msgspec.Struct, frozen=True):
     logprobs: list[list[TokenLogprobs] | None]  # one for each new token, where asked for
     prompt_logprobs: list[list[TokenLogprobs] | None]  # of prompt tokens start + 1 ... start + query_len, where asked for
     errors: dict[int, str] = {}  # by place in the step: why this sequence, and no other, cannot go on; it has no new tokens then
+    compute_seconds: float = 0.0  # the forward pass and the sampler
+    swap_seconds: float = 0.0  # copies between device and host that have ended since the step before
+    num_timed_swaps: int = 0  # the blocks that these moved

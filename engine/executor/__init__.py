@@ -15,6 +15,7 @@ class WorkerInfo:
 
     num_blocks: int
     kernels: str  # name of the operation set
+    num_host_blocks: int = 0  # behind them, in host memory
 
 
 class Executor(Protocol):

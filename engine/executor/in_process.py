@@ -10,6 +10,7 @@ from engine.cache_engine import CacheEngine, bytes_per_block, plan_num_blocks
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.executor import WorkerInfo
+from engine.host_pool import plan_num_host_blocks
 from engine.loader.progress import loading_bar
 from engine.loader.source import ModelSource
 from engine.model_config import resolve_max_model_len
@@ -37,13 +38,14 @@ class InProcessExecutor:
         kv_dtype = ops.dtype if config.kv_cache_dtype == "auto" else getattr(torch, config.kv_cache_dtype)
         block_bytes = bytes_per_block(model.attention_shapes, config.block_size, kv_dtype)
         num_blocks = plan_num_blocks(config, block_bytes, max_model_len, device) if device.type == "cpu" else 0
+        num_host_blocks = plan_num_host_blocks(config, block_bytes, device)
         with loading_bar(f"loading {source.name}") as progress:
             model.parameters.load(source.weights(progress), ops, dequantize=config.quantization == "none")
         if device.type != "cpu":
             num_blocks = plan_num_blocks(config, block_bytes, max_model_len, device)
 
-        cache = CacheEngine(model.attention_shapes, num_blocks, config.block_size, kv_dtype, ops)
-        self.info = WorkerInfo(num_blocks=num_blocks, kernels=ops.name)
+        cache = CacheEngine(model.attention_shapes, num_blocks, config.block_size, kv_dtype, ops, num_host_blocks)
+        self.info = WorkerInfo(num_blocks=num_blocks, kernels=ops.name, num_host_blocks=num_host_blocks)
         self._runner = ModelRunner(
             model,
             ops,

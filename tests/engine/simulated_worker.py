@@ -2,7 +2,7 @@
 
 It applies each step's deltas to tables of its own, as a real one does. Where that writes keys and values, it notes which token history
 they stand for; where that attends, it compares the notes with the history that the sequence ought to see. So a block shared, evicted,
-reused or left out wrongly is found at the first read. Its next token is a function of (history, seed, sample index).
+swapped, reused or left out wrongly is found at the first read. Its next token is a function of (history, seed, sample index).
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ class Worker:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.contents: dict[tuple[int, int], int] = {}  # (block, offset) -> history whose keys and values are there
+        self.host_contents: dict[tuple[int, int], int] = {}  # the same of host blocks
         self.slots: dict[int, Slot] = {}
 
     def execute(self, step: StepInput) -> StepOutput:
@@ -75,6 +76,7 @@ class Worker:
             table, end = self.slots[update.slot].block_ids, update.first_index + len(update.block_ids)
             table.extend([-1] * (end - len(table)))
             table[update.first_index : end] = update.block_ids
+        self._swap(step)
         for source, destination in step.block_copies:
             for offset in range(self.block_size):
                 self.contents[destination, offset] = self.contents.get((source, offset), NOTHING)
@@ -92,6 +94,20 @@ class Worker:
             output.token_ids.append([self._sample(row, start + query_len)] if samples else [])
             output.logprobs.append(None)
         return output
+
+    def _swap(self, step: StepInput) -> None:
+        for pairs, sources, destinations in (
+            (step.swap_outs, self.contents, self.host_contents),
+            (step.swap_ins, self.host_contents, self.contents),
+        ):
+            assert len({destination for _, destination in pairs}) == len(pairs), "two blocks are copied to one place"
+            for source, destination in pairs:
+                for offset in range(self.block_size):
+                    content = sources.get((source, offset))
+                    if content is None:
+                        destinations.pop((destination, offset), None)
+                    else:
+                        destinations[destination, offset] = content
 
     def _write(self, row: Slot, positions: range, written: set[tuple[int, int]]) -> None:
         assert positions.stop <= len(row.token_ids), "a token is computed whose value is not there"

@@ -13,9 +13,11 @@ import msgspec
 from simulated_worker import EOS, VOCAB_SIZE, Worker, histories, tokens_alone
 
 from engine.block_manager import BlockManager
+from engine.host_cache import HostCache
 from engine.messages import EngineRequest, SequenceOutput
 from engine.outputs import TokenLogprobs
 from engine.policies import POLICIES
+from engine.preemption import Preemption, PreemptionMode
 from engine.sampling_params import SamplingParams
 from engine.scheduler import ScheduledStep, Scheduler
 from engine.sequence import Sequence, SequenceStatus
@@ -36,6 +38,8 @@ class Setting:
     max_overtakings: int = 100
     max_num_partial_prefills: int = 1
     long_prefill_token_threshold: int = 0
+    num_host_blocks: int = 0
+    preemption_mode: PreemptionMode = "swap"
 
     @staticmethod
     def draw(rng: random.Random) -> Setting:
@@ -55,6 +59,8 @@ class Setting:
             max_overtakings=rng.choice([0, 1, 3, 100]),
             max_num_partial_prefills=rng.choice([1, 1, 2, 4]),
             long_prefill_token_threshold=rng.choice([0, 0, 1, 3, 8]),
+            num_host_blocks=rng.choice([0, 0, 1, 3, least, 3 * least, 10 * least]),
+            preemption_mode=rng.choice(["swap", "swap", "recompute"]),
         )
 
 
@@ -71,7 +77,9 @@ class Tracked:
 @dataclass
 class UnderWay:
     step: ScheduledStep
-    claims: list[tuple[str, list[int], list[int]]]  # (request id, token ids whose KV should be there once it is done, block table)
+    # (request id, token ids whose KV should be there once it is done, block table), for running and for swapped sequences
+    claims: list[tuple[str, list[int], list[int]]]
+    host_claims: list[tuple[str, list[int], list[int]]]
 
 
 class Simulation:
@@ -79,7 +87,8 @@ class Simulation:
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.manager = BlockManager(setting.num_blocks, setting.block_size, setting.enable_prefix_caching, salt=b"fixed")
+        self.host = HostCache(setting.num_host_blocks)
+        self.manager = BlockManager(setting.num_blocks, setting.block_size, setting.enable_prefix_caching, b"fixed", self.host)
         self.scheduler = Scheduler(
             self.manager,
             max_num_seqs=setting.max_num_seqs,
@@ -90,13 +99,16 @@ class Simulation:
             max_overtakings=setting.max_overtakings,
             max_num_partial_prefills=setting.max_num_partial_prefills,
             long_prefill_token_threshold=setting.long_prefill_token_threshold,
+            preemption=Preemption(setting.preemption_mode, setting.block_size),
         )
         self.worker = Worker(setting.block_size)
         self.requests: dict[str, Tracked] = {}
         self.salts: dict[int, str | None] = {}  # of the sequence that wrote to the block last
+        self.host_salts: dict[int, str | None] = {}
         self.under_way: deque[UnderWay] = deque()
         self.num_steps = 0
         self.num_copies = 0
+        self.num_swapped_blocks = 0
 
     @property
     def unfinished(self) -> list[str]:
@@ -156,7 +168,10 @@ class Simulation:
         for sequence in decoding:
             assert sequence in step.sequences or sequence.status is SequenceStatus.WAITING, "a decode was left out"
         self._check_step(step)
-        self.under_way.append(UnderWay(step, [self._claim(sequence) for sequence in self.scheduler.running]))
+        claims = [self._claim(sequence, sequence.block_table) for sequence in self.scheduler.running]
+        swapped = [sequence for sequence in self.scheduler.sequences.values() if sequence.is_swapped]
+        self.under_way.append(UnderWay(step, claims, [self._claim(sequence, sequence.host_table) for sequence in swapped]))
+        self.num_swapped_blocks += len(step.input.swap_outs) + len(step.input.swap_ins)
         return step
 
     def update(self) -> list[SequenceOutput]:
@@ -165,10 +180,11 @@ class Simulation:
         output = self.worker.execute(oldest.step.input)
         self.num_steps += 1
         self.num_copies += len(oldest.step.input.block_copies)
-        for request_id, token_ids, block_table in oldest.claims:
-            for position, history in enumerate(histories(token_ids)):
-                place = (block_table[position // self.setting.block_size], position % self.setting.block_size)
-                assert self.worker.contents.get(place) == history, f"position {position} of {request_id} is not in {place}"
+        for claims, contents in ((oldest.claims, self.worker.contents), (oldest.host_claims, self.worker.host_contents)):
+            for request_id, token_ids, block_table in claims:
+                for position, history in enumerate(histories(token_ids)):
+                    place = (block_table[position // self.setting.block_size], position % self.setting.block_size)
+                    assert contents.get(place) == history, f"position {position} of {request_id} is not in {place}"
         outputs = self.scheduler.update(oldest.step, output)
         self.scheduler.check()
         for item in outputs:
@@ -193,7 +209,8 @@ class Simulation:
         assert not self.unfinished
         assert self.manager.num_referenced == 0, "a block leaked"
         assert self.manager.num_free + self.manager.num_cached == self.manager.num_blocks
-        assert self.setting.enable_prefix_caching or self.manager.num_cached == 0
+        assert self.setting.enable_prefix_caching or self.manager.num_cached == self.host.num_cached == 0
+        assert self.host.num_held == 0, "a host block leaked"
 
     def _check_step(self, step: ScheduledStep) -> None:
         lens, size = step.input.query_lens, self.setting.block_size
@@ -203,6 +220,10 @@ class Simulation:
         assert num_partial <= self.setting.max_num_partial_prefills, "too many prompts are half computed"
         threshold = self.setting.long_prefill_token_threshold
         assert not threshold or max(lens) <= threshold, "a chunk is longer than it may be"
+        for device_block, host_block in step.input.swap_outs:
+            self.host_salts[host_block] = self.salts.get(device_block)
+        for host_block, device_block in step.input.swap_ins:
+            self.salts[device_block] = self.host_salts.get(host_block)
         holders: dict[int, list[Sequence]] = {}
         for sequence in self.scheduler.running:
             for block_id in sequence.block_table:
@@ -219,8 +240,8 @@ class Simulation:
                 assert self.salts[block_id] == sequence.request.cache_salt, f"block {block_id} is shared across cache salts"
 
     @staticmethod
-    def _claim(sequence: Sequence) -> tuple[str, list[int], list[int]]:
-        return sequence.request_id, sequence.token_ids[: sequence.num_computed_tokens], list(sequence.block_table)
+    def _claim(sequence: Sequence, table: list[int]) -> tuple[str, list[int], list[int]]:
+        return sequence.request_id, sequence.token_ids[: sequence.num_computed_tokens], list(table)
 
     def _take(self, item: SequenceOutput) -> None:
         tracked = self.requests[item.request_id]

@@ -31,6 +31,8 @@ from engine.errors import ConfigError
         ({"dtype": "fp16"}, "dtype must be one of auto, float32, float16, bfloat16, but is 'fp16'"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype must be one of"),
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda, but is 'tpu'"),
+        ({"swap_space": -1}, "swap_space must be at least 0"),
+        ({"preemption_mode": "drop"}, "preemption_mode must be one of auto, swap, recompute"),
         ({"kernels": "fast"}, "kernels must be one of"),
         ({"load_format": "pt"}, "load_format must be one of"),
         ({"quantization": "awq"}, "quantization must be one of"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from simulated_worker import EOS, Worker, tokens_alone
@@ -20,8 +21,8 @@ MODEL = ModelConfig("LlamaForCausalLM", 24, 8, 8, 1, 1, 1, 8, 1e-5, max_position
 class SimulatedExecutor:
     """Runs the worker that knows what every KV slot must hold."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.info = WorkerInfo(num_blocks=num_blocks, kernels="simulated")
+    def __init__(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
+        self.info = WorkerInfo(num_blocks=num_blocks, kernels="simulated", num_host_blocks=num_host_blocks)
         self.is_shut_down = False
         self.failure: Exception | None = None
         self._worker = Worker(block_size)
@@ -38,9 +39,9 @@ class SimulatedExecutor:
         self.is_shut_down = True
 
 
-def new_core(num_blocks: int = 40) -> tuple[EngineCore, SimulatedExecutor]:
-    executor = SimulatedExecutor(num_blocks, block_size=4)
-    return EngineCore(EngineConfig(block_size=4, max_num_batched_tokens=16), MODEL, executor), executor
+def new_core(num_blocks: int = 40, num_host_blocks: int = 0, **settings: Any) -> tuple[EngineCore, SimulatedExecutor]:
+    executor = SimulatedExecutor(num_blocks, block_size=4, num_host_blocks=num_host_blocks)
+    return EngineCore(EngineConfig(block_size=4, max_num_batched_tokens=16, **settings), MODEL, executor), executor
 
 
 def new_request(name: str, length: int = 10, max_tokens: int = 6, **others: object) -> EngineRequest:
@@ -146,6 +147,40 @@ def test_preemption_and_eviction_are_counted() -> None:
     drain(core)
     assert core.stats().preemptions_total > 0
     assert core.stats().evictions_total > 0
+
+
+def test_swaps_are_counted_by_steps_and_by_blocks() -> None:
+    core, _ = new_core(num_blocks=16, num_host_blocks=100, preemption_mode="swap", enable_prefix_caching=False)
+    requests = [new_request(f"r{i}", length=14, max_tokens=20, arrival=i) for i in range(6)]
+    for request in requests:
+        core.add_request(request)
+    while not core.stats().num_swapped:
+        core.step()
+    assert core.stats().host_blocks_held > 0
+    drain(core)
+    stats = core.stats()
+    assert stats.preemptions_swap_total == stats.preemptions_total > 0
+    assert stats.swap_out_blocks_total == stats.swap_in_blocks_total > stats.swap_in_copies_total > 0
+    assert stats.swap_out_copies_total <= stats.preemptions_swap_total
+    assert (stats.num_swapped, stats.host_blocks_held, stats.host_blocks_cached, stats.host_blocks_total) == (0, 0, 0, 100)
+
+
+def test_shared_references_and_unused_slots_are_those_of_the_block_tables() -> None:
+    core, _ = new_core()
+    shared = new_request("a", length=9).prompt_token_ids
+    for i in range(2):
+        core.add_request(
+            EngineRequest(
+                request_id=f"r{i}", prompt_token_ids=shared, params=SamplingParams(ignore_eos=True), seed=i, max_tokens=5, arrival=i
+            )
+        )
+    core.step()
+    stats = core.stats()
+    assert stats.blocks_referenced == 4  # two full ones, and the third of each
+    assert stats.shared_references == 2
+    assert stats.unused_slots == 6
+    drain(core)
+    assert (core.stats().shared_references, core.stats().unused_slots) == (0, 0)
 
 
 def test_a_prompt_found_in_the_cache_says_so_in_its_outputs() -> None:

@@ -101,6 +101,12 @@ def test_a_request_gives_the_same_tokens_alone_in_a_crowd_in_chunks_and_preempte
         "together": small_llm(),
         "in small chunks": small_llm(max_num_batched_tokens=11, max_num_seqs=8),
         "preempted all the time": small_llm(num_gpu_blocks_override=10, max_model_len=160),
+        "swapped all the time": small_llm(
+            num_gpu_blocks_override=10, max_model_len=160, swap_space=64 << 20, preemption_mode="swap", enable_prefix_caching=False
+        ),
+        "preempted with evicted blocks in host memory": small_llm(
+            num_gpu_blocks_override=10, max_model_len=160, swap_space=64 << 20, preemption_mode="recompute"
+        ),
     }
     for how, llm in crowds.items():
         outputs = [output.outputs[0] for output in llm.generate(prompts, params, use_tqdm=False)]
@@ -108,7 +114,33 @@ def test_a_request_gives_the_same_tokens_alone_in_a_crowd_in_chunks_and_preempte
         assert [o.logprobs for o in outputs] == [o.logprobs for o in expected], how
         llm.engine.check()
         assert llm.engine.stats().blocks_referenced == 0
-    assert crowds["preempted all the time"].engine.stats().preemptions_total > 4
+    recomputing, swapping, recomputing_from_host = [llm.engine.stats() for llm in list(crowds.values())[2:]]
+    assert recomputing.preemptions_total > 4
+    assert recomputing.swap_out_blocks_total == recomputing.host_blocks_total == 0
+    assert swapping.preemptions_swap_total == swapping.preemptions_total > 4
+    assert swapping.swap_in_blocks_total > swapping.swap_in_copies_total > 0
+    assert swapping.swap_out_blocks_total >= swapping.swap_in_blocks_total
+    assert recomputing_from_host.preemptions_total > 4
+    assert recomputing_from_host.preemptions_swap_total == 0
+    assert recomputing_from_host.swap_in_blocks_total > 0
+
+
+def test_a_prompt_whose_blocks_were_evicted_comes_back_from_host_memory_with_the_same_output() -> None:
+    llm = small_llm(num_gpu_blocks_override=16, swap_space=64 << 20)
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=3)
+    prompts = [[1000 * (i + 1) + j for j in range(200)] for i in range(3)]
+    first = [llm.generate(prompt, params, use_tqdm=False)[0] for prompt in prompts]
+    assert llm.engine.stats().evictions_total > 0
+    again = [llm.generate(prompt, params, use_tqdm=False)[0] for prompt in prompts]
+    for before, after in zip(first, again, strict=True):
+        assert (before.num_cached_tokens, after.num_cached_tokens) == (0, 192)
+        assert before.outputs[0].token_ids == after.outputs[0].token_ids
+        assert before.outputs[0].logprobs == after.outputs[0].logprobs
+    stats = llm.engine.stats()
+    assert stats.prefix_cache_hits_total == 3 * 192
+    assert 0 < stats.prefix_cache_host_hits_total <= stats.prefix_cache_hits_total
+    assert stats.swap_seconds_total > 0
+    llm.engine.check()
 
 
 def test_seeds_reproduce_and_samples_of_one_request_differ(llm: LLM) -> None:

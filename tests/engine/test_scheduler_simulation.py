@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from simulated_worker import Worker
 from simulation import Setting, Simulation, Traffic, run
 
 from engine.block_manager import BlockManager, FreeList
+from engine.host_cache import HostCache
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
 from engine.siblings import Siblings
+from engine.step import StepInput
 from engine.waiting_queue import WaitingQueue
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -49,6 +54,30 @@ def test_traffic_with_shared_prefixes_finds_them_and_evicts_them() -> None:
 def test_traffic_of_requests_for_several_sequences_forks_them(caching: bool) -> None:
     settings = [Setting(block_size=size, num_blocks=40, enable_prefix_caching=caching) for size in (4, 8)]
     assert sum(run(seed, 80, setting).num_copies for setting in settings for seed in range(5)) > 50
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("num_host_blocks", [12, 2000])
+def test_a_small_pool_swaps_out_and_in_and_finds_in_host_memory_what_it_evicted(depth: int, num_host_blocks: int) -> None:
+    setting = Setting(block_size=2, num_blocks=20, token_budget=9, depth=depth, num_host_blocks=num_host_blocks)
+    runs = [run(seed, 60, setting) for seed in range(12)]
+    num_swaps = sum(simulation.scheduler.num_swaps for simulation in runs)
+    num_preemptions = sum(simulation.scheduler.num_preemptions for simulation in runs)
+    is_large = num_host_blocks == 2000
+    assert 0 < num_swaps <= num_preemptions
+    assert not is_large or num_swaps == num_preemptions
+    assert sum(simulation.scheduler.num_host_hits for simulation in runs) > 20
+    assert (sum(simulation.host.num_evictions for simulation in runs) == 0) == is_large
+
+
+def test_without_a_prefix_cache_only_swapped_sequences_go_to_host_memory() -> None:
+    setting = Setting(block_size=2, num_blocks=20, token_budget=9, num_host_blocks=100, enable_prefix_caching=False)
+    runs = [run(seed, 60, setting) for seed in range(12)]
+    assert sum(simulation.scheduler.num_swaps for simulation in runs) > 5
+    assert all(simulation.scheduler.num_host_hits == 0 for simulation in runs)
+    recomputing = [run(seed, 60, dataclasses.replace(setting, preemption_mode="recompute")) for seed in range(12)]
+    assert sum(simulation.scheduler.num_preemptions for simulation in recomputing) > 5
+    assert all(simulation.num_swapped_blocks == 0 for simulation in recomputing)
 
 
 class AnyOrderOfEvents(RuleBasedStateMachine):
@@ -248,6 +277,86 @@ def sends_prompt_logprobs_again_after_a_preemption(patch: pytest.MonkeyPatch) ->
     patch.setattr(Scheduler, "update", wrong)
 
 
+def loses_a_copy_to_host_memory(patch: pytest.MonkeyPatch) -> None:
+    right = HostCache.take_copies
+
+    def wrong(self: HostCache) -> Any:
+        leaving, arriving = right(self)
+        return leaving[1:], arriving
+
+    patch.setattr(HostCache, "take_copies", wrong)
+
+
+def loses_a_copy_from_host_memory(patch: pytest.MonkeyPatch) -> None:
+    right = HostCache.take_copies
+
+    def wrong(self: HostCache) -> Any:
+        leaving, arriving = right(self)
+        return leaving, arriving[:-1]
+
+    patch.setattr(HostCache, "take_copies", wrong)
+
+
+def frees_a_host_block_before_the_step_has_read_it(patch: pytest.MonkeyPatch) -> None:
+    early: list[tuple[int, int]] = []
+    right = HostCache.take_copies
+
+    def fetch(self: HostCache, host_block: int, device_block: int) -> None:
+        early.append((host_block, device_block))
+        self.let_go([host_block])
+
+    def take_copies(self: HostCache) -> Any:
+        leaving, _ = right(self)
+        arriving = list(early)
+        early.clear()
+        return leaving, arriving
+
+    patch.setattr(HostCache, "fetch", fetch)
+    patch.setattr(HostCache, "take_copies", take_copies)
+
+
+def copies_in_before_it_copies_out(patch: pytest.MonkeyPatch) -> None:
+    right = Worker._swap
+
+    def wrong(self: Worker, step: StepInput) -> None:
+        right(self, msgspec.structs.replace(step, swap_outs=[]))
+        right(self, msgspec.structs.replace(step, swap_ins=[]))
+
+    patch.setattr(Worker, "_swap", wrong)
+
+
+def computes_before_it_swaps(patch: pytest.MonkeyPatch) -> None:
+    right = Worker.execute
+
+    def wrong(self: Worker, step: StepInput) -> Any:
+        output = right(self, msgspec.structs.replace(step, swap_outs=[], swap_ins=[]))
+        self._swap(step)
+        return output
+
+    patch.setattr(Worker, "execute", wrong)
+
+
+def swaps_out_what_an_earlier_step_left_in_another_block(patch: pytest.MonkeyPatch) -> None:
+    right = HostCache.keep
+    patch.setattr(HostCache, "keep", lambda self, device_block, content_hash: right(self, max(0, device_block - 1), content_hash))
+
+
+def forgets_the_host_blocks_of_a_sequence_that_leaves(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BlockManager, "drop_swapped", lambda self, sequence: sequence.host_table.clear())
+
+
+def resumes_a_swapped_sequence_one_token_too_far(patch: pytest.MonkeyPatch) -> None:
+    right = BlockManager.swap_out
+
+    def wrong(self: BlockManager, sequence: Sequence) -> bool:
+        swapped = right(self, sequence)
+        if swapped and sequence.num_computed_tokens % self.block_size and sequence.num_uncomputed_tokens > 1:
+            sequence.num_computed_tokens += 1
+        return swapped
+
+    patch.setattr(BlockManager, "swap_out", wrong)
+
+
 @pytest.mark.parametrize(
     "bug",
     [
@@ -268,6 +377,14 @@ def sends_prompt_logprobs_again_after_a_preemption(patch: pytest.MonkeyPatch) ->
         resumes_before_the_newest_token_is_known,
         forgets_a_preempted_sequence,
         sends_prompt_logprobs_again_after_a_preemption,
+        loses_a_copy_to_host_memory,
+        loses_a_copy_from_host_memory,
+        frees_a_host_block_before_the_step_has_read_it,
+        copies_in_before_it_copies_out,
+        computes_before_it_swaps,
+        swaps_out_what_an_earlier_step_left_in_another_block,
+        forgets_the_host_blocks_of_a_sequence_that_leaves,
+        resumes_a_swapped_sequence_one_token_too_far,
     ],
 )
 def test_the_simulation_finds_a_scheduler_that(bug: Patch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,120 @@
+"""HostPool: the tensor behind the host blocks, and the copies between it and the device's pool.
+
+A block is one stretch of memory in both pools, so a copy moves it whole: keys and values of all layers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+import numpy as np
+import psutil
+import torch
+
+from engine.config import GIB, EngineConfig
+from engine.errors import ConfigError
+from engine.host_cache import BlockPairs
+
+_STAGING_BYTES = 64 << 20
+
+
+class HostPool:
+    """Host blocks for a device whose pool lies in host memory itself: plain copies, one stretch of memory a block."""
+
+    def __init__(self, pool: torch.Tensor, num_blocks: int) -> None:
+        self._device = _rows(pool).numpy()  # [blocks of the device, bytes]
+        # calloc gives zero pages as they are touched: room that no block has come to costs nothing.
+        self._host = np.zeros((num_blocks, self._device.shape[1]), np.uint8)
+        self._seconds = 0.0
+        self._num_timed = 0
+
+    def swap(self, outs: BlockPairs, ins: BlockPairs) -> None:
+        """Copy (device, host) blocks out, then (host, device) blocks in. Work that is given to the device afterwards sees the result."""
+        started = time.perf_counter()
+        # A loop of plain copies: indexing by lists goes through a temporary array, and takes twice as long at a block's usual size.
+        for device_block, host_block in outs:
+            self._host[host_block] = self._device[device_block]
+        for host_block, device_block in ins:
+            self._device[device_block] = self._host[host_block]
+        self._seconds += time.perf_counter() - started
+        self._num_timed += len(outs) + len(ins)
+
+    def take_timing(self) -> tuple[float, int]:
+        """(seconds, blocks) of the copies that have ended since the last call."""
+        timing = self._seconds, self._num_timed
+        self._seconds, self._num_timed = 0.0, 0
+        return timing
+
+
+class CudaHostPool(HostPool):
+    """Host blocks in pinned memory, copied on a stream of their own while this process goes on.
+
+    What leaves is first gathered in a small buffer on the device: from there it crosses the bus while the step computes. Only a swap
+    that is larger than the buffer holds the computation up, and what arrives does, which the step reads.
+    """
+
+    def __init__(self, pool: torch.Tensor, num_blocks: int) -> None:
+        self._blocks = _rows(pool)  # [blocks of the device, bytes]
+        block_bytes = self._blocks.shape[1]
+        self._pinned = torch.zeros((num_blocks, block_bytes), dtype=torch.uint8, pin_memory=True)
+        self._staging = self._blocks.new_empty((max(1, min(num_blocks, _STAGING_BYTES // block_bytes)), block_bytes))
+        self._stream = torch.cuda.Stream(pool.device)  # type: ignore[no-untyped-call]
+        self._timings: deque[tuple[torch.cuda.Event, torch.cuda.Event, int]] = deque()
+
+    def swap(self, outs: BlockPairs, ins: BlockPairs) -> None:
+        compute = torch.cuda.current_stream(self._blocks.device)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(compute)  # the step before, which wrote what leaves
+        start.record(self._stream)
+        for first in range(0, len(outs), len(self._staging)):
+            self._copy_out(outs[first : first + len(self._staging)], compute)
+        if ins:
+            self._stream.wait_stream(compute)  # the blocks that are filled now have been gathered
+            with torch.cuda.stream(self._stream):
+                for host_block, device_block in ins:
+                    self._blocks[device_block].copy_(self._pinned[host_block], non_blocking=True)
+            compute.wait_stream(self._stream)
+        end.record(self._stream)
+        self._timings.append((start, end, len(outs) + len(ins)))
+
+    def take_timing(self) -> tuple[float, int]:
+        seconds, num_timed = 0.0, 0
+        while self._timings and self._timings[0][1].query():  # type: ignore[no-untyped-call]
+            start, end, num_blocks = self._timings.popleft()
+            seconds += start.elapsed_time(end) / 1000
+            num_timed += num_blocks
+        return seconds, num_timed
+
+    def _copy_out(self, outs: BlockPairs, compute: torch.cuda.Stream) -> None:
+        compute.wait_stream(self._stream)  # what the buffer held has left
+        leaving = torch.tensor([device_block for device_block, _ in outs], device=self._blocks.device)
+        torch.index_select(self._blocks, 0, leaving, out=self._staging[: len(outs)])
+        self._stream.wait_stream(compute)
+        with torch.cuda.stream(self._stream):
+            for row, (_, host_block) in enumerate(outs):
+                self._pinned[host_block].copy_(self._staging[row], non_blocking=True)
+
+
+def new_host_pool(pool: torch.Tensor, num_blocks: int) -> HostPool:
+    """Host blocks like those of `pool`, [num_blocks, ...]."""
+    return CudaHostPool(pool, num_blocks) if pool.device.type == "cuda" else HostPool(pool, num_blocks)
+
+
+def plan_num_host_blocks(config: EngineConfig, block_bytes: int, device: torch.device) -> int:
+    """How many host blocks there are. Raises ConfigError when swapping is asked for without room for it."""
+    num_bytes = config.swap_space
+    if num_bytes is None:
+        # On the CPU the pool lies in host memory itself: the same bytes do more as a larger pool, where nothing needs to be copied.
+        num_bytes = min(psutil.virtual_memory().total // 8, 4 * GIB) if device.type == "cuda" else 0
+    num_blocks = num_bytes // block_bytes
+    if num_bytes and not num_blocks:
+        raise ConfigError(f"swap_space of {num_bytes} bytes holds not one KV block: raise --swap-space to at least {block_bytes}, or to 0")
+    if config.preemption_mode == "swap" and not num_blocks:
+        raise ConfigError("preemption_mode is swap, but there is no swap space: set --swap-space to for example 4G")
+    return num_blocks
+
+
+def _rows(pool: torch.Tensor) -> torch.Tensor:
+    """The pool as [num_blocks, bytes of a block]."""
+    return pool.view(pool.shape[0], -1).view(torch.uint8)
