@@ -14,7 +14,7 @@ from engine.batch_buffers import BatchBuffers, SlotTables, StepArrays
 from engine.cache_engine import CacheEngine
 from engine.models import Model
 from engine.outputs import TokenLogprobs
-from engine.sampler import Sampler, gather_logprobs
+from engine.sampler import Sampler, token_logprobs
 from engine.step import StepInput, StepOutput
 from kernels.batch import Batch
 from kernels.ops import Ops
@@ -77,7 +77,7 @@ class ModelRunner:
         logits = logits.float()
         sampling = np.flatnonzero(arrays.samples)
         if prompt is not None:
-            for i, entries in prompt.logprobs(logits[len(sampling) :]):
+            for i, entries in prompt.logprobs(self._ops, logits[len(sampling) :]):
                 output.prompt_logprobs[i] = entries
         if sampling.size:
             slots, positions = arrays.slots[sampling], arrays.ends[sampling]
@@ -128,8 +128,8 @@ class _PromptRows:
             return None
         return _PromptRows(owners, np.concatenate(rows), np.concatenate(targets), np.concatenate(num_top))
 
-    def logprobs(self, logits: torch.Tensor) -> Iterable[tuple[int, list[TokenLogprobs]]]:
-        entries = gather_logprobs(logits.float().log_softmax(-1), self._targets, self._num_top)
+    def logprobs(self, ops: Ops, logits: torch.Tensor) -> Iterable[tuple[int, list[TokenLogprobs]]]:
+        entries = token_logprobs(ops, logits.float(), self._targets, self._num_top)
         for i, num_rows in self._owners:
             yield i, entries[:num_rows]
             entries = entries[num_rows:]

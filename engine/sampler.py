@@ -70,7 +70,7 @@ class Sampler:
         num_logprobs = self._num_logprobs[slots]
         wanted = np.flatnonzero(num_logprobs >= 0)
         # Before any stage changes the logits: log probabilities are of the model's own distribution.
-        own = logits[torch.from_numpy(wanted).to(logits.device)].log_softmax(-1) if wanted.size else None
+        own = logits[torch.from_numpy(wanted).to(logits.device)] if wanted.size else None
         errors = self._apply_stages(logits, slots, positions)
         settings = DrawSettings(
             temperature=self._temperature[slots],
@@ -88,7 +88,7 @@ class Sampler:
 
         logprobs: list[TokenLogprobs | None] = [None] * len(slots)
         if own is not None:
-            for row, entry in zip(wanted.tolist(), gather_logprobs(own, chosen[wanted], num_logprobs[wanted]), strict=True):
+            for row, entry in zip(wanted.tolist(), token_logprobs(self._ops, own, chosen[wanted], num_logprobs[wanted]), strict=True):
                 logprobs[row] = None if row in errors else entry
         return Sampled(chosen, logprobs, errors)
 
@@ -103,37 +103,17 @@ class Sampler:
         return errors
 
 
-def gather_logprobs(logprobs: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]) -> list[TokenLogprobs]:
-    """For each row of logprobs [num_rows, vocab_size]: the entry of `token_ids`, its rank, and the `num_top` largest ones.
+def token_logprobs(ops: Ops, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]) -> list[TokenLogprobs]:
+    """For each row of logits [num_rows, vocab_size] float32: the entry of `token_ids`, its rank, and the `num_top` most probable ones.
 
     Equals have one rank, and of them the smaller token id comes first.
     """
-    num_top = np.minimum(num_top, logprobs.shape[1])
-    chosen = logprobs.gather(1, torch.from_numpy(token_ids).to(logprobs.device).unsqueeze(1))
-    ranks = ((logprobs > chosen).sum(-1) + 1).tolist()
+    counts = np.minimum(num_top, logits.shape[1]).astype(np.int32)
+    found = ops.logprobs(logits, token_ids, counts)
     entries = []
-    for best, rank, token_id, logprob in zip(_top(logprobs, num_top), ranks, token_ids.tolist(), chosen.squeeze(1).tolist(), strict=True):
-        top: list[Logprob] = []
-        for place, (value, top_id) in enumerate(best, start=1):
-            top.append(Logprob(top_id, value, top[-1].rank if top and top[-1].logprob == value else place))
-        entries.append(TokenLogprobs(Logprob(token_id, logprob, rank), tuple(top)))
+    rows = zip(token_ids.tolist(), found.chosen.tolist(), found.ranks.tolist(), counts.tolist(), strict=True)
+    tops = zip(found.top_ids.tolist(), found.top_values.tolist(), found.top_ranks.tolist(), strict=True)
+    for (token_id, logprob, rank, count), top in zip(rows, tops, strict=True):
+        best = tuple(Logprob(*one) for one in zip(*(values[:count] for values in top), strict=True))
+        entries.append(TokenLogprobs(Logprob(token_id, logprob, rank), best))
     return entries
-
-
-def _top(logprobs: torch.Tensor, num_top: NDArray[np.int64]) -> list[list[tuple[float, int]]]:
-    """The `num_top` largest of each row as (value, token id), best first."""
-    most = int(num_top.max(initial=0))
-    if most == 0:
-        return [[] for _ in num_top]
-    largest = logprobs.topk(most, dim=-1)
-    counts = torch.from_numpy(num_top).to(logprobs.device).unsqueeze(1)
-    least = largest.values.gather(1, (counts - 1).clamp(min=0))
-    # Which of several equals topk gives, and in what order, depends on the other rows' k.
-    is_crowded = ((logprobs >= least).sum(-1, keepdim=True) > counts).squeeze(1).tolist()
-    rows = []
-    for row, (values, ids) in enumerate(zip(largest.values.tolist(), largest.indices.tolist(), strict=True)):
-        if is_crowded[row] and num_top[row]:
-            candidates = (logprobs[row] >= least[row]).nonzero().squeeze(1)
-            values, ids = logprobs[row, candidates].tolist(), candidates.tolist()
-        rows.append(sorted(zip(values, ids, strict=True), key=lambda entry: (-entry[0], entry[1]))[: num_top[row]])
-    return rows

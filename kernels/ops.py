@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch
-from kernels.sampling import DrawSettings
+from kernels.sampling import DrawSettings, RowLogprobs
 from kernels.weights import Weight
 
 PackedWeight = Any  # whatever a set's `pack_linear` made: opaque to models
@@ -102,6 +102,13 @@ class Ops(Protocol):
         The filters apply in the order min_p, top_k, top_p, each to what the one before left; then the token is the first at which the
         sum of the weights exp(logit / temperature) so far, in the order of token ids, exceeds the draw times the sum of all. The
         logits are left as they are. Part of no recorded forward pass.
+        """
+        ...
+
+    def logprobs(self, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int32]) -> RowLogprobs:
+        """log_softmax of each row of logits [R, vocab_size] float32: of token_ids[r], and of the num_top[r] most probable tokens.
+
+        num_top is at most vocab_size. The logits are left as they are. Part of no recorded forward pass.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""How the token of each row of logits is drawn: what the operation `sample` is told."""
+"""How the token of each row of logits is drawn, and how probable tokens are: what `sample` is told, and what `logprobs` tells."""
 
 from __future__ import annotations
 
@@ -19,3 +19,14 @@ class DrawSettings:
     seeds: NDArray[np.uint64]  # the draw is `kernels.random.uniform(seed, sample_index, position)`
     sample_indices: NDArray[np.uint64]
     positions: NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class RowLogprobs:
+    """Log probabilities (natural) of each row of logits. A row that holds a NaN or whose largest logit is not finite has NaNs."""
+
+    chosen: NDArray[np.float32]  # [num_rows] of the token asked for
+    ranks: NDArray[np.int64]  # [num_rows] 1 plus the tokens with a larger logit
+    top_ids: NDArray[np.int32]  # [num_rows, most] best first, and of equal logits the smaller id first
+    top_ranks: NDArray[np.int32]  # [num_rows, most]
+    top_values: NDArray[np.float32]  # [num_rows, most]; row r's first num_top[r] entries count, the others are anything

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch
 from kernels.cpu import structs
-from kernels.cpu.sampling import sample
+from kernels.cpu.sampling import logprobs, sample
 from kernels.cpu.structs import Codes, KvStruct, Step
 from kernels.cpu.threads import ThreadPool
 from kernels.cpu.weights import PackedLinear, pack
-from kernels.sampling import DrawSettings
+from kernels.sampling import DrawSettings, RowLogprobs
 from kernels.weights import Weight
 
 KV_ELEMENTS = {torch.float32: structs.KV_F32, torch.float16: structs.KV_F16, torch.bfloat16: structs.KV_BF16}
@@ -124,6 +124,9 @@ class CpuOps:
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
         return sample(self.pool, logits, settings)
+
+    def logprobs(self, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int32]) -> RowLogprobs:
+        return logprobs(self.pool, logits, token_ids, num_top)
 
     # What the recorder does otherwise.
 

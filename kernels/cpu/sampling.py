@@ -1,16 +1,18 @@
-"""`sample` on the threads of the CPU kernels: csrc/sample.c."""
+"""`sample` and `logprobs` on the threads of the CPU kernels: csrc/sample.c and csrc/logprobs.c."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.cpu.structs import SampleArgs
+from kernels.cpu.structs import LogprobsArgs, SampleArgs
 from kernels.cpu.threads import ThreadPool
-from kernels.sampling import DrawSettings
+from kernels.sampling import DrawSettings, RowLogprobs
 
-_TYPES = {
+_TYPES: dict[str, type[np.generic]] = {
     "temperature": np.float32,
     "log_min_p": np.float32,
     "top_k": np.int32,
@@ -23,15 +25,51 @@ _TYPES = {
 
 def sample(pool: ThreadPool, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
     """The contract is that of `kernels.ops.Ops.sample`. Raises ValueError for arrays that the kernel cannot read."""
+    _check_logits(logits)
     num_rows, vocab_size = logits.shape
-    if logits.dtype != torch.float32 or not logits.is_contiguous():
-        raise ValueError(f"expected contiguous float32 logits, got {logits.dtype} {tuple(logits.shape)} with strides {logits.stride()}")
-    addresses = {}
-    for name, dtype in _TYPES.items():
-        values = getattr(settings, name)
-        if values.dtype != dtype or values.shape != (num_rows,) or not values.flags.c_contiguous:
-            raise ValueError(f"{name} must be contiguous {np.dtype(dtype)} [{num_rows}], got {values.dtype} {list(values.shape)}")
-        addresses[name] = values.ctypes.data
+    addresses = {name: _address(name, getattr(settings, name), dtype, num_rows) for name, dtype in _TYPES.items()}
     token_ids = np.empty(num_rows, np.int64)
     pool.run(SampleArgs(logits=logits.data_ptr(), out=token_ids.ctypes.data, num_rows=num_rows, vocab_size=vocab_size, **addresses))
     return token_ids
+
+
+def logprobs(pool: ThreadPool, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int32]) -> RowLogprobs:
+    """The contract is that of `kernels.ops.Ops.logprobs`. Raises ValueError for arrays that the kernel cannot read."""
+    _check_logits(logits)
+    num_rows, vocab_size = logits.shape
+    most = int(num_top.max(initial=0))
+    if most > vocab_size or num_top.min(initial=0) < 0 or not ((token_ids >= 0) & (token_ids < vocab_size)).all():
+        raise ValueError(f"num_top and token_ids must be within the vocabulary of {vocab_size} tokens")
+    result = RowLogprobs(
+        np.empty(num_rows, np.float32),
+        np.empty(num_rows, np.int64),
+        np.empty((num_rows, most), np.int32),
+        np.empty((num_rows, most), np.int32),
+        np.empty((num_rows, most), np.float32),
+    )
+    args = LogprobsArgs(
+        logits=logits.data_ptr(),
+        token_ids=_address("token_ids", token_ids, np.int64, num_rows),
+        num_top=_address("num_top", num_top, np.int32, num_rows),
+        chosen=result.chosen.ctypes.data,
+        ranks=result.ranks.ctypes.data,
+        top_ids=result.top_ids.ctypes.data,
+        top_ranks=result.top_ranks.ctypes.data,
+        top_values=result.top_values.ctypes.data,
+        num_rows=num_rows,
+        vocab_size=vocab_size,
+        most=most,
+    )
+    pool.run(args)
+    return result
+
+
+def _check_logits(logits: torch.Tensor) -> None:
+    if logits.dtype != torch.float32 or not logits.is_contiguous():
+        raise ValueError(f"expected contiguous float32 logits, got {logits.dtype} {tuple(logits.shape)} with strides {logits.stride()}")
+
+
+def _address(name: str, values: NDArray[Any], dtype: type[np.generic], num_rows: int) -> int:
+    if values.dtype != dtype or values.shape != (num_rows,) or not values.flags.c_contiguous:
+        raise ValueError(f"{name} must be contiguous {np.dtype(dtype)} [{num_rows}], got {values.dtype} {list(values.shape)}")
+    return int(values.ctypes.data)

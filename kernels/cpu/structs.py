@@ -173,6 +173,23 @@ class SampleArgs(Args):
     ]
 
 
+class LogprobsArgs(Args):
+    kind = 11
+    _fields_ = [
+        ("logits", c_void_p),
+        ("token_ids", c_void_p),
+        ("num_top", c_void_p),
+        ("chosen", c_void_p),
+        ("ranks", c_void_p),
+        ("top_ids", c_void_p),
+        ("top_ranks", c_void_p),
+        ("top_values", c_void_p),
+        ("num_rows", c_int32),
+        ("vocab_size", c_int32),
+        ("most", c_int32),
+    ]
+
+
 class Op(Structure):
     """One entry of the list that `octavo_run` walks: a kind and the address of its argument struct."""
 

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch
+from kernels.reference.logprobs import logprobs
 from kernels.reference.sampling import sample
-from kernels.sampling import DrawSettings
+from kernels.sampling import DrawSettings, RowLogprobs
 from kernels.weights import Weight
 
 
@@ -107,3 +108,6 @@ class ReferenceOps:
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
         return sample(logits, settings)
+
+    def logprobs(self, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int32]) -> RowLogprobs:
+        return logprobs(logits, token_ids, num_top)

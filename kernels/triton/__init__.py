@@ -8,8 +8,9 @@ import triton
 from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch
+from kernels.reference.logprobs import logprobs
 from kernels.reference.sampling import sample
-from kernels.sampling import DrawSettings
+from kernels.sampling import DrawSettings, RowLogprobs
 from kernels.triton.activation import gelu_tanh_and_mul, silu_and_mul
 from kernels.triton.attention import PagedAttention
 from kernels.triton.blocks import copy_blocks
@@ -76,3 +77,6 @@ class TritonOps:
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
         return sample(logits, settings)
+
+    def logprobs(self, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int32]) -> RowLogprobs:
+        return logprobs(logits, token_ids, num_top)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.outputs import TokenLogprobs
-from engine.sampler import Sampled, Sampler, gather_logprobs
+from engine.sampler import Sampled, Sampler, token_logprobs
 from engine.sampling_params import SamplingParams
 from engine.step import NewSequence
 from kernels.ops import Ops, load_ops
@@ -242,6 +243,10 @@ def test_logits_that_are_no_numbers_are_an_error_of_their_row(value: float) -> N
 # -- log probabilities
 
 
+def approx(value: float) -> Any:
+    return pytest.approx(value, rel=1e-6, abs=1e-6)
+
+
 def entry(result: Sampled, row: int = 0) -> TokenLogprobs:
     found = result.logprobs[row]
     assert found is not None
@@ -252,7 +257,7 @@ def test_log_probabilities_are_those_of_the_models_own_distribution() -> None:
     row = torch.tensor([[0.5, 3.0, 1.0, -2.0, 2.0]])
     params = SamplingParams(temperature=0.2, top_k=1, min_tokens=5, stop_token_ids=(1,), logprobs=3)  # the best token is masked
     result = sample(sampler_of((params, 0, 0)), row, [0], [0])
-    own = row[0].log_softmax(-1).tolist()
+    own = [approx(value) for value in row[0].log_softmax(-1).tolist()]
     assert result.token_ids.tolist() == [4]
     assert (entry(result).chosen.token_id, entry(result).chosen.logprob, entry(result).chosen.rank) == (4, own[4], 2)
     assert [(e.token_id, e.logprob, e.rank) for e in entry(result).top] == [(1, own[1], 1), (4, own[4], 2), (2, own[2], 3)]
@@ -263,15 +268,15 @@ def test_log_probabilities_are_those_of_the_models_own_distribution() -> None:
 def test_top_entries_are_the_largest_and_of_equals_the_smaller_id_comes_first(
     row: list[int], k: int, other_k: int, data: st.DataObject
 ) -> None:
-    logprobs = torch.tensor([row, row[::-1]], dtype=torch.float32).log_softmax(-1)
+    logits = torch.tensor([row, row[::-1]], dtype=torch.float32)
     token_id = data.draw(st.integers(0, len(row) - 1))
-    found = gather_logprobs(logprobs, np.array([token_id, 0]), np.array([k, other_k]))[0]
-    values = logprobs[0].tolist()
+    found = token_logprobs(OPS, logits, np.array([token_id, 0]), np.array([k, other_k]))[0]
+    values = [approx(value) for value in logits[0].log_softmax(-1).tolist()]
 
     def rank(token_id: int) -> int:
-        return 1 + sum(value > values[token_id] for value in values)
+        return 1 + sum(logit > row[token_id] for logit in row)
 
-    best = sorted(range(len(row)), key=lambda i: (-values[i], i))[:k]
+    best = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
     assert [(e.token_id, e.logprob, e.rank) for e in found.top] == [(i, values[i], rank(i)) for i in best]
     assert (found.chosen.token_id, found.chosen.logprob, found.chosen.rank) == (token_id, values[token_id], rank(token_id))
 

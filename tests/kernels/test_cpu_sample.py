@@ -88,3 +88,41 @@ def test_arrays_that_the_kernel_cannot_read_are_refused() -> None:
         cpu_ops().sample(torch.zeros(2, 20), dataclasses.replace(settings, top_k=np.zeros(2, np.int64)))
     with pytest.raises(ValueError, match="top_p must be contiguous float64"):
         cpu_ops().sample(torch.zeros(2, 20), dataclasses.replace(settings, top_p=np.zeros(4)[::2]))
+
+
+@pytest.mark.parametrize("vocab_size", [1, 7, 9, 1000, 4099, 49_152])
+def test_log_probabilities_and_their_order_are_the_references(vocab_size: int) -> None:
+    random = np.random.default_rng(vocab_size)
+    num_rows = 32 if vocab_size > 10_000 else 150
+    logits = make_logits(num_rows, vocab_size, random)
+    token_ids = random.integers(0, vocab_size, num_rows)
+    num_top = np.minimum(random.choice([0, 1, 5, 20, 300], num_rows), vocab_size).astype(np.int32)
+    found, expected = cpu_ops().logprobs(logits, token_ids, num_top), REFERENCE.logprobs(logits, token_ids, num_top)
+    assert found.ranks.tolist() == expected.ranks.tolist()
+    np.testing.assert_allclose(found.chosen, expected.chosen, rtol=1e-5, atol=1e-5)
+    for row, count in enumerate(num_top.tolist()):
+        assert found.top_ids[row, :count].tolist() == expected.top_ids[row, :count].tolist()
+        assert found.top_ranks[row, :count].tolist() == expected.top_ranks[row, :count].tolist()
+        np.testing.assert_allclose(found.top_values[row, :count], expected.top_values[row, :count], rtol=1e-5, atol=1e-5)
+
+
+def test_a_rows_log_probabilities_are_its_own_on_any_number_of_threads() -> None:
+    random = np.random.default_rng(6)
+    logits = make_logits(20, 3000, random)
+    token_ids, num_top = random.integers(0, 3000, 20), random.choice([0, 3, 20], 20).astype(np.int32)
+    together = cpu_ops(2).logprobs(logits, token_ids, num_top)
+    for num_threads in (1, 3):
+        ops = cpu_ops(num_threads)
+        for row in range(20):
+            one, count = slice(row, row + 1), num_top[row]
+            alone = ops.logprobs(logits[one], token_ids[one], num_top[one])
+            assert (alone.chosen[0].tobytes(), alone.ranks[0]) == (together.chosen[row].tobytes(), together.ranks[row])
+            assert alone.top_ids[0].tolist() == together.top_ids[row, :count].tolist()
+            assert alone.top_values[0].tobytes() == together.top_values[row, :count].tobytes()
+
+
+def test_log_probabilities_of_what_is_outside_the_vocabulary_are_refused() -> None:
+    with pytest.raises(ValueError, match="within the vocabulary"):
+        cpu_ops().logprobs(torch.zeros(1, 5), np.array([5]), np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match="within the vocabulary"):
+        cpu_ops().logprobs(torch.zeros(1, 5), np.array([0]), np.full(1, 6, np.int32))

@@ -132,6 +132,7 @@ enum {
     OP_COPY_BLOCKS = 8,
     OP_PACK = 9,
     OP_SAMPLE = 10,
+    OP_LOGPROBS = 11,
 };
 
 typedef struct {
@@ -240,8 +241,22 @@ typedef struct {
     int32_t vocab_size;
 } sample_args_t;
 
+// Log probabilities; kernels/sampling.py explains the results.
+typedef struct {
+    const float *logits; // [num_rows, vocab_size]
+    const int64_t *token_ids; // [num_rows]
+    const int32_t *num_top; // [num_rows], at most `most`
+    float *chosen; // [num_rows]
+    int64_t *ranks; // [num_rows]
+    int32_t *top_ids, *top_ranks; // [num_rows, most]
+    float *top_values; // [num_rows, most]
+    int32_t num_rows;
+    int32_t vocab_size;
+    int32_t most;
+} logprobs_args_t;
+
 extern const kernel_t embedding_kernel, norm_kernel, quantize_kernel, linear_kernel, activation_kernel, rotary_kv_kernel, attention_kernel,
-    gather_kernel, copy_blocks_kernel, pack_kernel, sample_kernel;
+    gather_kernel, copy_blocks_kernel, pack_kernel, sample_kernel, logprobs_kernel;
 
 // One span of a product's tiles.
 void linear_f32_tiles(const step_t *step, const linear_args_t *args, span_t tiles);
