@@ -33,7 +33,10 @@ class ServerConfig:
     allow_unknown_parameters: bool = _setting(False, "log request parameters that nobody knows, rather than refuse them")
 
     max_body_size: int = _setting(16 << 20, "longest request body, in bytes (suffixes K, M, G)")
-    max_pending_requests: int = _setting(2048, "requests held at once, waiting ones included; more are answered with 429")
+    max_pending_requests: int = _setting(
+        2048, "requests held at once, waiting ones included; one with several prompts or samples counts as so many; more get 429"
+    )
+    max_sequences_per_request: int = _setting(256, "sequences that one request may ask for: its prompts times n (or best_of)")
     request_timeout: float | None = _setting(
         None, "seconds until a request that sets no `timeout` ends with 408, whether it waits or runs by then; none: never"
     )
@@ -52,7 +55,7 @@ class ServerConfig:
         for name in ("sse_keepalive", "grace_period", "timeout_keep_alive"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be a number of seconds, 0 or more, but is {getattr(self, name)}")
-        for name in ("max_body_size", "max_pending_requests", "backlog"):
+        for name in ("max_body_size", "max_pending_requests", "max_sequences_per_request", "backlog"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, but is {getattr(self, name)}")
         if self.request_timeout is not None and not self.request_timeout > 0:

@@ -75,6 +75,7 @@ def error_response(error: ApiError) -> Response:
 
 def http_error(status: int, detail: str, method: str, path: str, headers: dict[str, str] | None = None) -> ApiError:
     """The error of a route that does not exist, or not for this method."""
+    path = path[:200]
     if status == HTTPStatus.NOT_FOUND:
         return ApiError(404, f"there is no {method} {path} here", code="unknown_url", headers=headers)
     if status == HTTPStatus.METHOD_NOT_ALLOWED:

@@ -14,6 +14,8 @@ from server.record import RequestRecord
 
 logger = logging.getLogger("octavo")
 
+_LONGEST_PATH = 500  # characters of a request's path that are logged
+
 _COLOURS = {logging.DEBUG: "\x1b[2m", logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
 
 
@@ -52,7 +54,7 @@ class PrettyFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "fields", {})
-        text = record.getMessage() + "".join(f"  {name}={value}" for name, value in fields.items())
+        text = record.getMessage() + "".join(f"  {name}={printable(str(value))}" for name, value in fields.items())
         if record.levelno >= logging.WARNING:
             text = f"{record.levelname.lower()}: {text}"
         if self.colour and (colour := _COLOURS.get(record.levelno)):
@@ -82,4 +84,12 @@ def log_access(record: RequestRecord, ended: float) -> None:
     outcome = "client left" if record.client_left else str(record.status)
     # A probe every few seconds would drown what matters.
     level = logging.DEBUG if record.path in ("/health", "/ready", "/metrics") and record.status in (200, 503) else logging.INFO
-    logger.log(level, "%s %s %s", record.method, record.path, outcome, extra={"fields": fields})
+    path = printable(record.path[:_LONGEST_PATH])
+    logger.log(level, "%s %s %s", record.method, path, outcome, extra={"fields": fields})
+
+
+def printable(text: str) -> str:
+    """The text with line breaks, terminal controls and other characters that do not print as their escapes: one line stays one line."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text)

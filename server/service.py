@@ -57,11 +57,13 @@ class Service:
         self.names = config.served_model_name or (_short_name(engine.source.name),)
         self._accepted_names = {*self.names, engine.source.name}
         self.running: set[Generation] = set()
-        self._admitted = 0
+        self._num_pending = 0  # requests that were admitted and have not ended
+        self._admitted = 0  # their sequences
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
         self._failed = False
+        self._has_served = False
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="text")
         self._template, self._template_problem = self._load_template()
         self.defaults = self._load_defaults()
@@ -82,6 +84,7 @@ class Service:
         except OctavoError:
             self._failed = True
             raise
+        self._has_served = True
 
     def begin_draining(self) -> None:
         """Take no new requests from now on."""
@@ -96,9 +99,12 @@ class Service:
             generation.end_with(ApiError(503, "the server is shutting down, and the grace period is over", code="shutting_down"))
 
     def check_open(self) -> None:
-        """Raises ApiError 503 unless the engine serves and the server is not being stopped."""
+        """Raises ApiError 503 before the engine serves for the first time, once it is given up, and while the server is being stopped.
+
+        While a dead engine is being replaced requests are taken: the engine's face keeps them until the new one serves.
+        """
         phase = self.phase
-        if phase is Phase.READY:
+        if phase is Phase.READY or (phase is Phase.STARTING and self._has_served):
             return
         reason = {
             Phase.STARTING: "the model is being loaded: try again in a moment",
@@ -107,14 +113,25 @@ class Service:
         }[phase]
         raise ApiError(503, reason, code=f"server_{phase.value}", headers={"retry-after": "1"})
 
-    def admit(self, record: RequestRecord) -> None:
-        """Take one of the places for requests until this one ends. Raises ApiError 503 or, when all are taken, 429."""
+    def admit(self, record: RequestRecord, num_prompts: int, num_samples: int) -> None:
+        """Take a place for each sequence of a request until the request ends.
+
+        Raises ApiError 503, 400 when it asks for more sequences than one request may, and 429 when so many places are not free.
+        """
         self.check_open()
-        if self._admitted >= self.config.max_pending_requests:
-            message = f"all {self.config.max_pending_requests} places for requests are taken: try again in a moment"
-            raise ApiError(429, message, code="rate_limit_exceeded", headers={"retry-after": "1"})
-        self._count_admitted(1)
-        record.at_end.append(lambda: self._count_admitted(-1))
+        num_sequences, places = num_prompts * num_samples, self.config.max_pending_requests
+        most = min(self.config.max_sequences_per_request, places)
+        if num_sequences > most:
+            param = "prompt" if num_prompts > most else "n"
+            message = (
+                f"{num_prompts} prompts with {num_samples} samples each are {num_sequences} sequences, but a request may ask for {most}"
+            )
+            raise ApiError(400, message, param=param)
+        if self._admitted + num_sequences > places:
+            message = f"{self._admitted} of the {places} places for sequences are taken, and this request needs {num_sequences}"
+            raise ApiError(429, f"{message}: try again in a moment", code="rate_limit_exceeded", headers={"retry-after": "1"})
+        self._count_admitted(1, num_sequences)
+        record.at_end.append(lambda: self._count_admitted(-1, -num_sequences))
 
     def resolve_model(self, asked: str | None) -> str:
         """The name under which the answer reports the model. Raises ApiError 404 for a model that is not served."""
@@ -181,13 +198,14 @@ class Service:
                 code="context_length_exceeded",
             )
 
-    def _count_admitted(self, change: int) -> None:
-        self._admitted += change
-        if self._admitted:
+    def _count_admitted(self, requests: int, sequences: int) -> None:
+        self._num_pending += requests
+        self._admitted += sequences
+        if self._num_pending:
             self._idle.clear()
         else:
             self._idle.set()
-        self.metrics.pending.set(self._admitted)
+        self.metrics.pending.set(self._num_pending)
 
     async def _off_loop(self, is_long: bool, work: Callable[[], Result]) -> Result:
         if not is_long:

@@ -28,7 +28,7 @@ async def create_chat_completion(request: Request) -> Any:
     body.check_streaming()
     max_tokens, logprobs = body.token_limit(), body.wanted_logprobs()
     params = body.sampling_params(service.defaults, service.tokenizer.vocab_size, max_tokens, logprobs, body.prompt_logprobs)
-    service.admit(record)
+    service.admit(record, 1, params.num_sequences)
 
     text = await service.render(body.messages, body, record.body_size)
     (token_ids,) = await service.encode([text], body.add_special_tokens, "messages")

@@ -40,7 +40,7 @@ async def create_completion(request: Request) -> Any:
         raise InvalidRequestError(
             f"prompt holds {len(body.prompt)} prompts, but no more than {most} may wait: send fewer at once", "prompt"
         )
-    service.admit(record)
+    service.admit(record, len(body.prompt), params.num_sequences)
 
     tokenized = await _tokens(service, body)
     prompts = [fit_prompt(one, body, service.engine.max_model_len, max_tokens, "prompt") for one in tokenized]

@@ -83,12 +83,25 @@ def test_a_full_server_says_so_and_a_second_signal_ends_streams_with_an_error(tm
             refused = httpx.post(f"{server.url}/v1/completions", json=LONG)
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
             assert refused.headers["retry-after"] == "1"
+            too_many = httpx.post(f"{server.url}/v1/completions", json={**LONG, "n": 2})
+            assert (too_many.status_code, too_many.json()["error"]["param"]) == (400, "n")
             server.process.send_signal(signal.SIGTERM)
             _wait_for(lambda: "stopping" in server.log)
             server.process.send_signal(signal.SIGTERM)
             rest = [line for line in lines if line]
         assert "shutting_down" in rest[-1]
         assert server.process.wait(10) == 128 + signal.SIGTERM
+
+
+def test_requests_that_come_while_a_dead_engine_is_replaced_are_held_until_it_serves(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        server.wait_until_ready()
+        (engine,) = psutil.Process(server.process.pid).children()
+        engine.kill()
+        _wait_for(lambda: not server.is_ready())
+        answer = httpx.post(f"{server.url}/v1/completions", json={**LONG, "max_tokens": 5}, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["completion_tokens"] == 5
 
 
 def test_a_signal_while_the_model_loads_ends_it_at_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,34 @@ def test_a_server_with_a_full_queue_says_429_and_its_own_timeout_is_the_default(
             client.join()
         assert statuses == [408] * 3
         server.wait_until_idle(3)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {**LONG, "prompt": ["a"] * 3, "n": 128}, "n"),
+        ("/v1/completions", {**LONG, "prompt": ["a"] * 3, "best_of": 128}, "n"),
+        ("/v1/completions", {**LONG, "prompt": ["a"] * 300}, "prompt"),
+    ],
+)
+def test_a_request_for_too_many_sequences_is_refused_with_the_numbers(http: httpx.Client, path: str, body: Any, param: str) -> None:
+    answer = http.post(path, json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert re.search(r"are \d+ sequences, but a request may ask for 256", answer.json()["error"]["message"])
+
+
+def test_each_sequence_of_a_request_takes_a_place(tmp_path: Path) -> None:
+    with running_server(tmp_path, "--max-pending-requests", "4") as server:
+        server.wait_until_ready()
+        url = f"{server.url}/v1/completions"
+        with httpx.stream("POST", url, json={**LONG, "prompt": ["a", "b", "c"], "stream": True}, timeout=30) as running:
+            lines = running.iter_lines()
+            next(lines)
+            short = {**LONG, "max_tokens": 1}
+            assert httpx.post(url, json={**short, "n": 2}).status_code == 429
+            assert httpx.post(url, json=short).status_code == 200
+        server.wait_until_idle(3)
+        assert httpx.post(url, json={**short, "n": 4}).status_code == 200
 
 
 def _tenant(key: str | None, **body: Any) -> str:
