@@ -53,6 +53,10 @@ class EngineConfig:
         0, "most tokens of one prompt in one step, so that short prompts behind a long one need not wait for it; 0: no such limit"
     )
 
+    async_scheduling: bool | None = _setting(
+        None, "schedule a step while the one before it runs; none: on CUDA, but not on the CPU (docs/decisions/overlap.md)"
+    )
+
     scheduling_policy: Literal["priority", "fcfs", "fair"] = _setting(
         "priority",
         "who starts first; priority: lower `priority`, then arrival; fcfs: arrival; fair: tenants (`user`, or the API key) take turns",
@@ -115,6 +119,11 @@ class EngineConfig:
             return min(self.max_num_seqs, self.token_budget)
         # Half: prompts make progress whatever decodes.
         return min(256, max(1, self.token_budget // 2))
+
+    @property
+    def overlaps_steps(self) -> bool:
+        """Whether steps are scheduled while others run, once the device is known."""
+        return self.device == "cuda" if self.async_scheduling is None else self.async_scheduling
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from engine.block_manager import BlockManager
@@ -17,6 +19,17 @@ from engine.preemption import Preemption
 from engine.scheduler import ScheduledStep, Scheduler
 from engine.stats import EngineStats
 from engine.step import StepOutput
+from engine.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class _UnderWay:
+    """A step that the executor has been given."""
+
+    step: ScheduledStep
+    future: Future[StepOutput]
+    schedule_start: float  # time.monotonic()
+    schedule_end: float
 
 
 class EngineCore:
@@ -41,9 +54,15 @@ class EngineCore:
             long_prefill_token_threshold=config.long_prefill_token_threshold,
             preemption=self._preemption,
         )
-        self._under_way: deque[tuple[ScheduledStep, Future[StepOutput]]] = deque()
+        self._depth = 2 if config.overlaps_steps else 1  # steps that may be under way at once
+        self._under_way: deque[_UnderWay] = deque()
+        self._timeline = Timeline()
         self._stats = EngineStats(blocks_total=info.num_blocks, host_blocks_total=info.num_host_blocks)
-        self._utilities: dict[str, Callable[[], Any]] = {"check": self.check, "reset_prefix_cache": self.block_manager.reset_prefix_cache}
+        self._utilities: dict[str, Callable[[], Any]] = {
+            "check": self.check,
+            "reset_prefix_cache": self.block_manager.reset_prefix_cache,
+            "timeline": self._timeline.records,
+        }
 
     @property
     def has_work(self) -> bool:
@@ -57,17 +76,17 @@ class EngineCore:
             self.scheduler.abort(request_id)
 
     def step(self) -> list[SequenceOutput]:
-        """One step from its schedule to its results."""
-        step = self.scheduler.schedule()
-        if step is not None:
-            self._under_way.append((step, self._executor.execute(step.input)))
+        """The results of one step. Where steps overlap, the next one has been scheduled while it ran, and runs from now on."""
+        while len(self._under_way) < self._depth and self._launch():
+            pass
         if not self._under_way:
             return []
-        done, future = self._under_way.popleft()
-        output = future.result()
-        outputs = self.scheduler.update(done, output)
-        self._preemption.measure(done.input, output)
-        self._count(done, output, outputs)
+        done = self._under_way.popleft()
+        output = done.future.result()
+        outputs = self.scheduler.update(done.step, output)
+        self._timeline.record(done.step, done.schedule_start, done.schedule_end, output)
+        self._preemption.measure(done.step.input, output)
+        self._count(done.step, output, outputs)
         return outputs
 
     def stats(self) -> EngineStats:
@@ -96,6 +115,16 @@ class EngineCore:
 
     def shutdown(self) -> None:
         self._executor.shutdown()
+
+    def _launch(self) -> bool:
+        """Give the executor another step, if there is one."""
+        start = time.monotonic()
+        step = self.scheduler.schedule()
+        if step is None:
+            return False
+        end = time.monotonic()
+        self._under_way.append(_UnderWay(step, self._executor.execute(step.input), start, end))
+        return True
 
     def _count(self, step: ScheduledStep, output: StepOutput, outputs: list[SequenceOutput]) -> None:
         stats = self._stats

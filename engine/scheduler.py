@@ -29,6 +29,7 @@ class ScheduledStep:
 
     input: StepInput
     sequences: list[Sequence]  # side by side with input.slots
+    preempted: list[str]  # request ids of those that gave their blocks up for it
 
 
 class Scheduler:
@@ -182,6 +183,7 @@ class Scheduler:
         changes = []
         for member in members:
             while (changed := self.block_manager.grow(member)) is None:
+                step.preempted.append(self.running[-1].request_id)
                 self._preempt(self.running[-1])
                 if sequence.status is not SequenceStatus.RUNNING:
                     return []
@@ -435,6 +437,7 @@ class _StepBuilder:
 
     def __init__(self) -> None:
         self.sequences: list[Sequence] = []
+        self.preempted: list[str] = []
         self.new_sequences: list[NewSequence] = []
         self.block_updates: list[BlockUpdate] = []
         self.slots: list[int] = []
@@ -469,4 +472,4 @@ class _StepBuilder:
             swap_outs=swap_outs,
             swap_ins=swap_ins,
         )
-        return ScheduledStep(step_input, self.sequences)
+        return ScheduledStep(step_input, self.sequences, self.preempted)

@@ -60,3 +60,5 @@ class StepOutput(msgspec.Struct, frozen=True):
     compute_seconds: float = 0.0  # the forward pass and the sampler
     swap_seconds: float = 0.0  # copies between device and host that have ended since the step before
     num_timed_swaps: int = 0  # the blocks that these moved
+    started: float = 0.0  # the worker's time.monotonic() when it took the step up
+    ended: float = 0.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 
+import msgspec
 import torch
 
 from engine.cache_engine import CacheEngine, bytes_per_block, plan_num_blocks
@@ -21,7 +23,7 @@ from kernels.ops import Ops, load_ops
 
 
 class InProcessExecutor:
-    """Loads the model and runs each step as it is given; `config.device` is resolved.
+    """Loads the model and runs each step as it is given, on a thread of its own where steps overlap; `config.device` is resolved.
 
     Raises ConfigError or ModelLoadError when the model cannot be served.
     """
@@ -57,17 +59,27 @@ class InProcessExecutor:
             eos_token_ids=model_config.eos_token_ids,
             enforce_eager=config.enforce_eager,
         )
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steps") if config.overlaps_steps else None
 
     def execute(self, step: StepInput) -> Future[StepOutput]:
+        if self._thread is not None:
+            return self._thread.submit(self._run, step)
         future: Future[StepOutput] = Future()
         try:
-            future.set_result(self._runner.execute(step))
+            future.set_result(self._run(step))
         except BaseException as error:
             future.set_exception(error)
         return future
 
     def shutdown(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=True, cancel_futures=True)
         del self._runner
+
+    def _run(self, step: StepInput) -> StepOutput:
+        started = time.monotonic()
+        output = self._runner.execute(step)
+        return msgspec.structs.replace(output, started=started, ended=time.monotonic())
 
 
 def _pick_dtype(config: EngineConfig, device: torch.device, checkpoint_dtype: str) -> torch.dtype:
