@@ -8,6 +8,7 @@ they are written for; transformers' own function is not used because importing i
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +26,8 @@ from engine.errors import ConfigError, InvalidRequestError
 MAX_RENDERED = 64 << 20
 MAX_SECONDS = 20.0
 
+_WORD = re.compile(r"\w+")
+
 # Marks where the final message ends in the rendering, when it is to be continued. Private-use characters: no template writes them.
 _END_OF_FINAL = "\ue0f8octavo\ue0f9"
 
@@ -34,11 +37,16 @@ class ChatTemplate:
 
     def __init__(self, source: str, bos_token: str | None = None, eos_token: str | None = None) -> None:
         self.knows_developer = "developer" in source
+        self._words = frozenset(_WORD.findall(source))
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template is not valid: {error}") from error
+
+    def mentions(self, field: str) -> bool:
+        """Whether the template may read a message's field of this name."""
+        return field in self._words
 
     def render(
         self, messages: list[dict[str, Any]], add_generation_prompt: bool, continue_final_message: bool, variables: dict[str, Any]

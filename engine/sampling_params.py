@@ -77,7 +77,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         rule = "must be above 0 and at most 100"
         _check(0.0 < self.repetition_penalty <= 100.0, "repetition_penalty", rule, self.repetition_penalty)
         self._check_token_lists()
-        _check(self.seed is None or -(2**63) <= self.seed < 2**63, "seed", "must be an integer of 64 bits", self.seed)
+        _check(self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must be an integer of 64 bits, signed or not", self.seed)
         _check(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "must be at least 1", self.max_tokens)
         _check(self.min_tokens >= 0, "min_tokens", "must not be negative", self.min_tokens)
         limit = self.max_tokens

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from engine.chat_template import ChatTemplate, read_template
 from engine.errors import InvalidRequestError, OctavoError
 from octavo import __version__
-from server.chat.messages import template_messages
+from server.chat.messages import MessageReader
 from server.config import ServerConfig
 from server.errors import ApiError
 from server.logs import logger
@@ -173,10 +173,11 @@ class Service:
         template = self._template
         if template is None:
             raise InvalidRequestError(self._template_problem, param="messages", code="no_chat_template")
+        reader = MessageReader(template, self.config.allow_unknown_parameters)
         opens, continues, variables = body.opens_answer(), body.continue_final_message, body.chat_template_kwargs
 
         def work() -> str:
-            return template.render(template_messages(messages, template.knows_developer), opens, continues, variables)
+            return template.render(reader.read(messages), opens, continues, variables)
 
         return await self._off_loop(num_bytes > _LONG_TEXT, work)
 

@@ -5,47 +5,77 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from engine.chat_template import ChatTemplate
 from engine.errors import InvalidRequestError
-from server.errors import unsupported
-from server.protocol.chat import Message
+from server.errors import ApiError, unsupported
+from server.logs import logger
+from server.protocol.chat import ContentPart, Message
 
 # Part types that are text, and the field that holds it.
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
-def template_messages(messages: list[Message], knows_developer: bool) -> list[dict[str, Any]]:
-    """Plain dictionaries, text parts joined by line breaks, fields that are null left out.
+# Fields of a message that change no answer when the template does not show them, which is what their senders expect.
+_OPTIONAL_FIELDS = frozenset({"reasoning_content", "reasoning"})
+# Hints to a prefix cache, which needs none.
+_OPTIONAL_PART_FIELDS = frozenset({"cache_control", "prompt_cache_breakpoint"})
+
+
+class MessageReader:
+    """Makes plain dictionaries of messages, for one template: text parts joined by line breaks, fields that are null left out.
 
     Most templates know no `developer` role, which OpenAI's newer clients send for `system`. Arguments of tool calls become objects,
-    which is what templates of tool-calling models iterate over. Raises ApiError for parts that are not text.
+    which is what templates of tool-calling models iterate over. Fields that neither OpenAI's API nor the template knows are refused
+    unless `allow_unknown`, or unless they are empty.
     """
-    return [_plain(message, index, knows_developer) for index, message in enumerate(messages)]
 
+    def __init__(self, template: ChatTemplate, allow_unknown: bool) -> None:
+        self._template = template
+        self._allow_unknown = allow_unknown
 
-def _plain(message: Message, index: int, knows_developer: bool) -> dict[str, Any]:
-    plain = message.model_dump(exclude_none=True)
-    if isinstance(message.content, list):
-        plain["content"] = "\n".join(
-            _part_text(part.type, part.model_dump(), f"messages.{index}.content.{place}") for place, part in enumerate(message.content)
-        )
-    if message.role == "developer" and not knows_developer:
-        plain["role"] = "system"
-    if message.role == "tool" and message.tool_call_id is None and message.name is None:
-        raise InvalidRequestError(
-            "a message of the role tool needs the tool_call_id that it answers", param=f"messages.{index}.tool_call_id"
-        )
-    for call in plain.get("tool_calls", ()):
-        call["function"]["arguments"] = _arguments(call["function"]["arguments"])
-    return plain
+    def read(self, messages: list[Message]) -> list[dict[str, Any]]:
+        """Raises ApiError for parts that are not text and for unknown fields, InvalidRequestError for a tool's answer to nothing."""
+        return [self._plain(message, f"messages.{index}") for index, message in enumerate(messages)]
 
+    def _plain(self, message: Message, where: str) -> dict[str, Any]:
+        plain = message.model_dump(exclude_none=True)
+        for name, value in (message.model_extra or {}).items():
+            if not self._template.mentions(name):
+                self._check_unknown(f"{where}.{name}", value, name in _OPTIONAL_FIELDS)
+                plain.pop(name, None)
+        if isinstance(message.content, list):
+            texts = [self._part_text(part, f"{where}.content.{place}") for place, part in enumerate(message.content)]
+            plain["content"] = "\n".join(texts)
+        if message.role == "developer" and not self._template.knows_developer:
+            plain["role"] = "system"
+        if message.role == "tool" and message.tool_call_id is None and message.name is None:
+            raise InvalidRequestError("a message of the role tool needs the tool_call_id that it answers", param=f"{where}.tool_call_id")
+        for call in plain.get("tool_calls", ()):
+            call["function"]["arguments"] = _arguments(call["function"]["arguments"])
+        return plain
 
-def _part_text(kind: str, part: dict[str, Any], where: str) -> str:
-    if kind not in _TEXT_PARTS:
-        raise unsupported(where, f"{where} is of the type {kind[:50]!r}, but the model reads text alone")
-    text = part.get(_TEXT_PARTS[kind])
-    if not isinstance(text, str):
-        raise InvalidRequestError(f"{where}.{_TEXT_PARTS[kind]} must be a string", param=f"{where}.{_TEXT_PARTS[kind]}")
-    return text
+    def _part_text(self, part: ContentPart, where: str) -> str:
+        if part.type not in _TEXT_PARTS:
+            raise unsupported(where, f"{where} is of the type {part.type[:50]!r}, but the model reads text alone")
+        text_field = _TEXT_PARTS[part.type]
+        fields = part.model_extra or {}
+        for name, value in fields.items():
+            if name != text_field:
+                self._check_unknown(f"{where}.{name}", value, name in _OPTIONAL_PART_FIELDS)
+        text = fields.get(text_field)
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"{where}.{text_field} must be a string", param=f"{where}.{text_field}")
+        return text
+
+    def _check_unknown(self, where: str, value: Any, optional: bool) -> None:
+        if optional or value is None or value in ("", [], {}):
+            return
+        where = where[:200]
+        if not self._allow_unknown:
+            raise ApiError(
+                400, f"unknown field: {where} is read neither by the API nor by the chat template", param=where, code="unknown_parameter"
+            )
+        logger.warning("an unknown field was ignored: %r", where)
 
 
 def _arguments(arguments: str | dict[str, Any]) -> str | dict[str, Any]:

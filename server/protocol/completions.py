@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from pydantic import PlainValidator
+from pydantic import Field, PlainValidator
 
 from engine.errors import InvalidRequestError
 from engine.sampling_params import SamplingParams
@@ -41,10 +41,16 @@ class CompletionRequest(SamplingBody):
 
     prompt: Annotated[list[Prompt], PlainValidator(_as_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]])]
     echo: bool = False
-    max_tokens: int | None = 16
+    max_tokens: Annotated[int, Field(ge=0)] = 16  # 0: the prompt alone, for scoring
     logprobs: int | None = None
     add_special_tokens: bool = True
     best_of: int | None = None
+
+    def for_prompt(self, params: SamplingParams, room: int) -> SamplingParams:
+        """The same settings for a prompt that leaves `room` tokens: the default of max_tokens, which nobody asked for, gives way."""
+        if "max_tokens" in self.model_fields_set or not 1 <= room < self.max_tokens:
+            return params
+        return msgspec.structs.replace(params, max_tokens=room)
 
     def check_streaming(self) -> None:
         super().check_streaming()

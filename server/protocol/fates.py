@@ -87,10 +87,10 @@ _NO_AUDIO = "the model neither hears nor speaks"
 _SAMPLING = (
     _implemented("model", "one of `GET /v1/models`; left out: the server's model"),
     _implemented("n", "1 to 128"),
-    _implemented("max_tokens", "left out: to the end of the context (completions: 16)"),
+    _implemented("max_tokens", "left out: to the end of the context (completions: 16, or fewer if no more fit)"),
     _implemented("temperature", "0 is greedy; at most 100"),
     _implemented("top_p"),
-    _implemented("seed", "64 bits; the answer then depends on nothing else that runs"),
+    _implemented("seed", "64 bits, signed or not; the answer then depends on nothing else that runs"),
     _implemented("stop", f"a string or up to {MAX_STOP_STRINGS} of them"),
     _implemented("stream"),
     _implemented("stream_options", "`include_usage`, `continuous_usage_stats`; `include_obfuscation` has no effect"),
@@ -140,7 +140,11 @@ _SAMPLING = (
 CHAT = _by_name(
     (
         *_SAMPLING,
-        _implemented("messages", "text parts only; `developer` is `system` unless the template knows it"),
+        _implemented(
+            "messages",
+            "text parts only; `developer` is `system` unless the template knows it; fields that are known neither here nor to the template "
+            "are refused unless empty",
+        ),
         _implemented("max_completion_tokens", "the same as `max_tokens`"),
         _implemented("top_logprobs", "0 to 20, with `logprobs`"),
         _accepted("metadata", "bookkeeping"),

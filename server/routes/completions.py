@@ -60,7 +60,11 @@ async def create_completion(request: Request) -> Any:
         continuous_usage=body.continuous_usage,
     )
     terms = terms_of(request, body)
-    generations = [Generation(service, record, prompt, params, f"{answer.id}-{index}", terms) for index, prompt in enumerate(prompts)]
+    longest = service.engine.max_model_len
+    generations = [
+        Generation(service, record, prompt, body.for_prompt(params, longest - len(prompt)), f"{answer.id}-{index}", terms)
+        for index, prompt in enumerate(prompts)
+    ]
     if body.stream:
         return EventStream(answer.stream(generations), service.config.sse_keepalive)
     return await answer_waiting(request, answer.whole(generations))

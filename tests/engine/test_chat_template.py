@@ -10,7 +10,7 @@ from engine import chat_template as module
 from engine.chat_template import ChatTemplate, read_template
 from engine.errors import ConfigError, InvalidRequestError
 from engine.loader.source import resolve_model
-from server.chat.messages import template_messages
+from server.chat.messages import MessageReader
 from server.errors import ApiError
 from server.protocol.chat import Message
 
@@ -21,7 +21,8 @@ CHATML = (
 
 
 def _plain(*messages: dict[str, Any], knows_developer: bool = False) -> list[dict[str, Any]]:
-    return template_messages([Message.model_validate(message) for message in messages], knows_developer)
+    template = ChatTemplate("developer reasoning_content" if knows_developer else "reasoning_content")
+    return MessageReader(template, allow_unknown=False).read([Message.model_validate(message) for message in messages])
 
 
 def _render(source: str, *messages: dict[str, Any], opens: bool = True, continues: bool = False, **variables: Any) -> str:
@@ -150,3 +151,29 @@ def test_a_template_that_is_neither_a_file_nor_valid_is_a_config_error() -> None
         read_template("/nonexistent.jinja")
     with pytest.raises(ConfigError, match="not valid"):
         ChatTemplate("{% if %}")
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user", "content": "x", "colour": "blue"}, "messages.0.colour"),
+        ({"role": "assistant", "content": "x", "annotations": [{}]}, "messages.0.annotations"),
+        ({"role": "user", "content": [{"type": "text", "text": "x", "lang": "de"}]}, "messages.0.content.0.lang"),
+    ],
+)
+def test_a_field_that_neither_the_api_nor_the_template_knows_is_refused(message: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        _plain(message)
+    assert (caught.value.status, caught.value.param, caught.value.code) == (400, param, "unknown_parameter")
+
+
+def test_a_field_that_the_template_knows_reaches_it_and_others_pass_if_they_say_nothing() -> None:
+    answer = {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "reasoning_content": "thought", "reasoning": "too"}
+    assert _plain(answer) == [{"role": "assistant", "content": "x", "reasoning_content": "thought"}]
+    part = {"type": "text", "text": "x", "annotations": [], "cache_control": {"type": "ephemeral"}}
+    assert _plain({"role": "user", "content": [part]}) == [{"role": "user", "content": "x"}]
+
+
+def test_unknown_fields_are_left_out_where_unknown_parameters_are_allowed() -> None:
+    reader = MessageReader(ChatTemplate("{{ messages }}"), allow_unknown=True)
+    assert reader.read([Message.model_validate({"role": "user", "content": "x", "colour": "blue"})]) == [{"role": "user", "content": "x"}]

@@ -145,3 +145,16 @@ def test_any_json_object_is_either_valid_or_refused(body: dict[str, Any]) -> Non
     except (ApiError, InvalidRequestError):
         return
     assert parsed.messages
+
+
+@pytest.mark.parametrize("room", [1, 15, 16, 17, 100])
+def test_the_default_of_max_tokens_gives_way_to_the_room_but_not_a_number_that_was_asked_for(room: int) -> None:
+    for body, expected in (({"prompt": "a"}, min(16, room)), ({"prompt": "a", "max_tokens": 16}, 16)):
+        request = _completion(body)
+        params = request.sampling_params({}, 100, request.max_tokens, None, None)
+        assert request.for_prompt(params, room).max_tokens == expected
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 2**63, 2**64 - 1])
+def test_a_seed_has_64_bits_signed_or_not(seed: int) -> None:
+    assert _chat({"messages": HELLO, "seed": seed}).sampling_params({}, 100, None, None, None).seed == seed

@@ -68,6 +68,7 @@ def test_a_wrong_method_is_a_405_that_names_the_right_one(http: httpx.Client) ->
         ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
         ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
         ({"messages": HELLO, "colour": "blue"}, "colour", "unknown_parameter"),
+        ({"messages": [{**HELLO[0], "colour": "blue"}]}, "messages.0.colour", "unknown_parameter"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0", "unsupported_parameter"),
         ({"messages": HELLO, "continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", None),
         ({"messages": HELLO, "chat_template": "{{ 1 }}"}, "chat_template", "unsupported_parameter"),
@@ -82,6 +83,19 @@ def test_a_bad_parameter_is_a_400_that_names_it(http: httpx.Client, body: dict[s
 @pytest.mark.parametrize("prompt", ["", [10**9], [-1], ["fine", ""]], ids=str)
 def test_a_prompt_that_cannot_be_is_a_400(http: httpx.Client, prompt: Any) -> None:
     assert _error(http.post("/v1/completions", json={"prompt": prompt}), 400)["param"] == "prompt"
+
+
+def test_a_prompt_that_nearly_fills_the_context_is_continued_as_far_as_it_goes(http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={"prompt": [1000] * 1023, "seed": 2**64 - 1, "ignore_eos": True})
+    assert answer.json()["usage"]["completion_tokens"] == 1
+    asked = http.post("/v1/completions", json={"prompt": [1000] * 1023, "max_tokens": 2})
+    assert _error(asked, 400)["code"] == "context_length_exceeded"
+
+
+def test_a_negative_max_tokens_is_refused_with_what_is_allowed(http: httpx.Client) -> None:
+    error = _error(http.post("/v1/completions", json={"prompt": "a", "max_tokens": -1}), 400)
+    assert error["param"] == "max_tokens"
+    assert "greater than or equal to 0" in error["message"]
 
 
 def test_the_type_of_the_content_does_not_matter_if_it_is_json(http: httpx.Client) -> None:
