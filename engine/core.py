@@ -98,7 +98,8 @@ class EngineCore:
         stats.preemptions_total, stats.evictions_total = scheduler.num_preemptions, blocks.num_evictions
         num_references = sum(len(sequence.block_table) for sequence in scheduler.running)
         stats.shared_references = num_references - blocks.num_referenced
-        stats.unused_slots = num_references * blocks.block_size - sum(sequence.num_computed_tokens for sequence in scheduler.running)
+        stats.table_slots = num_references * blocks.block_size
+        stats.unused_slots = stats.table_slots - sum(sequence.num_computed_tokens for sequence in scheduler.running)
         host = blocks.host
         stats.num_swapped, stats.preemptions_swap_total = scheduler.num_swapped, scheduler.num_swaps
         stats.host_blocks_held, stats.host_blocks_cached = host.num_held, host.num_cached

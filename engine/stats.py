@@ -17,7 +17,8 @@ class EngineStats(msgspec.Struct):
     blocks_cached: int = 0  # unreferenced, kept for their content
     blocks_free: int = 0  # free + referenced + cached == total
     shared_references: int = 0  # places in block tables beyond the first of each block
-    unused_slots: int = 0  # of the blocks in block tables, those without KV (a shared block counts once a table)
+    table_slots: int = 0  # places for tokens in the blocks of all block tables; a shared block counts once a table
+    unused_slots: int = 0  # of these, without KV
     host_blocks_total: int = 0
     host_blocks_held: int = 0  # by swapped-out sequences
     host_blocks_cached: int = 0  # kept for their content

@@ -22,8 +22,10 @@ _ENGINE_COUNTERS = (
     ("generation_tokens_total", "octavo_generation_tokens", "Tokens generated"),
     ("prompt_tokens_total", "octavo_prefix_cache_queries", "Prompt tokens looked up in the prefix cache"),
     ("prefix_cache_hits_total", "octavo_prefix_cache_hits", "Prompt tokens found in the prefix cache"),
-    ("preemptions_total", "octavo_preemptions", "Sequences put back to waiting for want of KV blocks"),
+    ("prefix_cache_host_hits_total", "octavo_prefix_cache_host_hits", "Of these, tokens found in host memory only"),
     ("evictions_total", "octavo_cache_evictions", "Cached KV blocks given up for new content"),
+    ("host_evictions_total", "octavo_host_cache_evictions", "Cached blocks of host memory given up for new content"),
+    ("swap_seconds_total", "octavo_swap_seconds", "Time in copies of KV blocks between device and host memory"),
 )
 
 
@@ -86,11 +88,65 @@ class _EngineCollector(Collector):
         stats = self.engine_stats()
         yield GaugeMetricFamily("octavo_sequences_running", "Sequences in the running batch", stats.num_running)
         yield GaugeMetricFamily("octavo_sequences_waiting", "Sequences that wait, preempted ones included", stats.num_waiting)
-        usage = stats.blocks_referenced / stats.blocks_total if stats.blocks_total else 0.0
+        yield GaugeMetricFamily("octavo_sequences_swapped", "Waiting sequences whose KV is in host memory", stats.num_swapped)
+        usage = _ratio(stats.blocks_referenced, stats.blocks_total)
         yield GaugeMetricFamily("octavo_kv_cache_usage_ratio", "Share of the KV blocks that sequences hold", usage)
-        blocks = GaugeMetricFamily("octavo_kv_blocks", "KV blocks by state", labels=["state"])
-        for state in ("referenced", "cached", "free"):
-            blocks.add_metric([state], getattr(stats, f"blocks_{state}"))
-        yield blocks
+        unused = _ratio(stats.unused_slots, stats.table_slots)
+        yield GaugeMetricFamily("octavo_kv_cache_fragmentation_ratio", "Share of the slots in sequences' KV blocks without KV", unused)
+        yield GaugeMetricFamily(
+            "octavo_kv_cache_shared_references", "Places in block tables beyond the first of each KV block", stats.shared_references
+        )
+        hits = _ratio(stats.prefix_cache_hits_total, stats.prompt_tokens_total)
+        yield GaugeMetricFamily("octavo_prefix_cache_hit_ratio", "Share of all prompt tokens so far found in the prefix cache", hits)
+        yield _labelled_gauge(
+            "octavo_kv_blocks",
+            "KV blocks by state",
+            "state",
+            {"referenced": stats.blocks_referenced, "cached": stats.blocks_cached, "free": stats.blocks_free},
+        )
+        host_free = stats.host_blocks_total - stats.host_blocks_held - stats.host_blocks_cached
+        yield _labelled_gauge(
+            "octavo_host_kv_blocks",
+            "KV blocks of host memory by state",
+            "state",
+            {"held": stats.host_blocks_held, "cached": stats.host_blocks_cached, "free": host_free},
+        )
+        recomputed = stats.preemptions_total - stats.preemptions_swap_total
+        yield _labelled_counter(
+            "octavo_preemptions",
+            "Sequences put back to waiting for want of KV blocks, by what becomes of their KV",
+            "mode",
+            {"swap": stats.preemptions_swap_total, "recompute": recomputed},
+        )
+        yield _labelled_counter(
+            "octavo_swap_copies",
+            "Batched copies of KV blocks to host memory and back",
+            "direction",
+            {"out": stats.swap_out_copies_total, "in": stats.swap_in_copies_total},
+        )
+        yield _labelled_counter(
+            "octavo_swap_blocks",
+            "KV blocks copied to host memory and back",
+            "direction",
+            {"out": stats.swap_out_blocks_total, "in": stats.swap_in_blocks_total},
+        )
         for field, name, help in _ENGINE_COUNTERS:
             yield CounterMetricFamily(name, help, getattr(stats, field))
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _labelled_gauge(name: str, help: str, label: str, values: dict[str, int]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, help, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _labelled_counter(name: str, help: str, label: str, values: dict[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, help, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

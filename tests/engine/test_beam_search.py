@@ -135,6 +135,9 @@ def test_beams_find_the_same_in_a_crowd_and_when_they_are_preempted(model: str, 
         "few slots": small_llm(model=model, max_num_seqs=4),
         "preempted": small_llm(model=model, num_gpu_blocks_override=24, max_model_len=128),
         "preempted, not cached": small_llm(model=model, num_gpu_blocks_override=24, max_model_len=128, enable_prefix_caching=False),
+        "preempted, with swap space": small_llm(
+            model=model, num_gpu_blocks_override=24, max_model_len=128, swap_space=16 << 20, preemption_mode="swap"
+        ),
     }
     for how, other in crowded.items():
         outputs = other.generate(prompts, params, use_tqdm=False)

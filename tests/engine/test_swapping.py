@@ -8,7 +8,7 @@ from engine.messages import EngineRequest
 from engine.preemption import Preemption, PreemptionMode
 from engine.sampling_params import SamplingParams
 from engine.scheduler import ScheduledStep, Scheduler
-from engine.sequence import SequenceStatus
+from engine.sequence import Sequence, SequenceStatus
 from engine.step import StepOutput
 
 
@@ -198,3 +198,23 @@ def test_a_reset_prefix_cache_is_forgotten_in_host_memory_too() -> None:
     bench.manager.reset_prefix_cache()
     assert bench.host.num_cached == 0
     assert run_alone(bench, "again", list(range(20)))[0].input.query_lens == [20]
+
+
+def test_a_copy_to_a_block_that_was_given_back_since_does_not_overwrite_what_is_swapped_in_there() -> None:
+    bench = Bench(enable_prefix_caching=False)
+    manager = bench.manager
+    parent, fork, swapped = (
+        Sequence(EngineRequest(request_id=name, prompt_token_ids=A[:7], params=SamplingParams(), seed=0, max_tokens=8)) for name in "abc"
+    )
+    assert manager.admit(swapped)
+    swapped.num_computed_tokens = 6
+    assert manager.swap_out(swapped)
+    manager.release(swapped)
+    assert manager.admit(parent)
+    parent.num_computed_tokens = 7
+    assert manager.admit(fork, sibling=parent)
+    copied = fork.block_table[-1]
+    manager.release(fork)
+    assert manager.admit(swapped)
+    assert copied in [device_block for _, device_block in manager.take_swaps()[1]]
+    assert manager.take_copies() == []
