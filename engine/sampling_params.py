@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from engine.errors import InvalidRequestError
-from engine.repetition import RepetitionDetection
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +20,29 @@ MAX_N = 128
 MAX_LOGIT_BIASES = 1024
 MAX_BAD_WORDS = 256
 MAX_TOKENS_OF_BAD_WORD = 64
+MAX_PATTERN_SIZE = 1024
+
+
+class RepetitionDetection(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """End a sequence whose newest tokens are one pattern, `min_count` times in a row.
+
+    Sound settings for prose are max_pattern_size 64, min_count 4 and min_pattern_size 2. Short patterns do occur in good answers (rows
+    of dashes, zeros of a table), so whoever wants those lets patterns of one token count only with a larger min_count.
+    """
+
+    max_pattern_size: int  # tokens of the longest pattern that is looked for
+    min_pattern_size: int = 1  # tokens of the shortest
+    min_count: int = 4  # occurrences in a row, the first one included
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequestError for sizes and counts that make no pattern."""
+        for holds, rule in (
+            (1 <= self.max_pattern_size <= MAX_PATTERN_SIZE, f"max_pattern_size must be between 1 and {MAX_PATTERN_SIZE}"),
+            (1 <= self.min_pattern_size <= self.max_pattern_size, "min_pattern_size must be between 1 and max_pattern_size"),
+            (2 <= self.min_count <= 10_000, "min_count must be between 2 and 10000"),
+        ):
+            if not holds:
+                raise InvalidRequestError(f"repetition_detection: {rule}", param="repetition_detection")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

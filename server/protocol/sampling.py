@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from engine.errors import InvalidRequestError
-from engine.repetition import RepetitionDetection
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import RepetitionDetection, SamplingParams
 from server.protocol.body import RequestBody, TokenIds
 
 _Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]

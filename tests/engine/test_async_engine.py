@@ -111,7 +111,13 @@ async def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(eng
     assert memory.memory_info().rss < resident * 1.05
 
 
-@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 0.9, "seed": 3}], ids=["greedy", "seeded"])
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "seeded": {"temperature": 0.9, "seed": 3, "frequency_penalty": 0.5, "bad_words": ("the", "duck")},
+}
+
+
+@pytest.mark.parametrize("params", KINDS.values(), ids=KINDS)
 async def test_streams_go_on_without_a_gap_or_a_repeat_when_the_engine_is_killed(engine: AsyncLLMEngine, params: dict[str, Any]) -> None:
     prompts = [f"{i} little ducks went out one day" for i in range(4)]
     expected = [await read(submit(engine, f"undisturbed {i}", prompt, **params)) for i, prompt in enumerate(prompts)]
@@ -200,6 +206,8 @@ async def test_bad_requests_are_refused_before_the_engine_hears_of_them(engine: 
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(InvalidRequestError, match="vocabulary"):
         engine.generate([10**6], SamplingParams(), "unknown token")
+    with pytest.raises(InvalidRequestError, match="use the offline LLM"):
+        submit(engine, "a function", logits_processors=(lambda output, row: row,))
     assert engine.num_unfinished == 0
 
 

@@ -12,8 +12,7 @@ from engine_settings import small_llm
 from engine.errors import ConfigError, InvalidRequestError, ModelLoadError
 from engine.llm import LLM
 from engine.outputs import RequestOutput
-from engine.repetition import RepetitionDetection
-from engine.sampling_params import SamplingParams
+from engine.sampling_params import RepetitionDetection, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 TOPICS = ["the sea", "a dragon", "old books", "the moon", "bread", "a river", "winter", "music"]
@@ -217,11 +216,13 @@ def test_penalties_and_masks_give_the_same_tokens_alone_in_a_crowd_and_preempted
     params = [SamplingParams(**{"temperature": 0.8, **kinds[i % 4]}, seed=i, max_tokens=60, ignore_eos=True) for i in range(8)]
     alone = small_llm(enable_prefix_caching=False)
     expected = [tokens(alone.generate(p, s, use_tqdm=False)[0]) for p, s in zip(prompts, params, strict=True)]
-    preempted = small_llm(num_gpu_blocks_override=10, max_model_len=160)
-    for llm in (small_llm(), preempted):
+    preempted = small_llm(num_gpu_blocks_override=10, max_model_len=160, preemption_mode="recompute")
+    swapped = small_llm(num_gpu_blocks_override=10, max_model_len=160, preemption_mode="swap", swap_space=64 << 20)
+    for llm in (small_llm(), preempted, swapped):
         assert [tokens(output) for output in llm.generate(prompts, params, use_tqdm=False)] == expected
         llm.engine.check()
     assert preempted.engine.stats().preemptions_total > 4
+    assert swapped.engine.stats().preemptions_total > 4
 
 
 def test_bad_words_are_never_generated(llm: LLM) -> None:

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InvalidRequestError
-from engine.repetition import RepetitionDetection, RepetitionDetector
+from engine.repetition import RepetitionDetector
+from engine.sampling_params import RepetitionDetection
 
 
 def repeats(token_ids: list[int], rule: RepetitionDetection) -> bool:
