@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -20,6 +20,9 @@ from server.service import Service
 if TYPE_CHECKING:
     from engine.async_engine import AsyncLLMEngine
 
+# FastAPI's pages of the API load their scripts from elsewhere, and are blank where that cannot be reached. /openapi.json stays.
+_NO_PAGES: dict[str, Any] = {"docs_url": None, "redoc_url": None}
+
 
 def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
     """The app that serves `engine`. Whoever runs it calls `app.state.service.start()`, and shuts the engine down at the end.
@@ -27,7 +30,7 @@ def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
     Raises ConfigError when the configured chat template cannot be used.
     """
     service = Service(engine, config)
-    app = FastAPI(title="Octavo", version=__version__, root_path=config.root_path, redirect_slashes=False)
+    app = FastAPI(title="Octavo", version=__version__, root_path=config.root_path, redirect_slashes=False, **_NO_PAGES)
     app.state.service = service
     for family in (chat, completions, models, tokenize, health):
         app.include_router(family.router)

@@ -40,6 +40,7 @@ class ServerConfig:
     request_timeout: float | None = _setting(
         None, "seconds until a request that sets no `timeout` ends with 408, whether it waits or runs by then; none: never"
     )
+    receive_timeout: float = _setting(60.0, "seconds that a request's headers, and then its body, may take to arrive; 0: for ever")
     sse_keepalive: float = _setting(15.0, "seconds of silence in a stream after which a comment line is sent; 0: never")
     grace_period: float = _setting(30.0, "seconds that running requests are given after SIGTERM or Ctrl-C")
     timeout_keep_alive: int = _setting(75, "seconds that an idle connection stays open")
@@ -52,7 +53,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be between 0 and 65535, but is {self.port}")
-        for name in ("sse_keepalive", "grace_period", "timeout_keep_alive"):
+        for name in ("receive_timeout", "sse_keepalive", "grace_period", "timeout_keep_alive"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be a number of seconds, 0 or more, but is {getattr(self, name)}")
         for name in ("max_body_size", "max_pending_requests", "max_sequences_per_request", "backlog"):

@@ -42,6 +42,8 @@ class RequestMiddleware:
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
             await send(message)
 
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # uvicorn, whose scope still says HEAD, sends the headers alone
         try:
             self._check_key(scope)
             await self.app(scope, receive, send_with_id)

@@ -15,6 +15,7 @@ import uvicorn
 
 from server.app import build_app
 from server.config import ServerConfig
+from server.http_protocol import protocol_with
 from server.listen import url_of
 from server.logs import logger, set_up
 from server.service import Service
@@ -46,7 +47,7 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
         server = _Uvicorn(
             uvicorn.Config(
                 service_app,
-                http="httptools",
+                http=protocol_with(config.receive_timeout),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -102,7 +103,7 @@ async def _drain(service: Service, signals: _Signals, grace_period: float) -> in
         again.cancel()
         return 0
     drain.cancel()
-    await service.drain(0)
+    service.end_running("the server was told again to stop, which it does at once")
     return 128 + await again
 
 

@@ -95,8 +95,12 @@ class Service:
         self.begin_draining()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), grace_period)
+        self.end_running("the server is shutting down, and the grace period is over")
+
+    def end_running(self, reason: str) -> None:
+        """End all running requests with an error."""
         for generation in list(self.running):
-            generation.end_with(ApiError(503, "the server is shutting down, and the grace period is over", code="shutting_down"))
+            generation.end_with(ApiError(503, reason, code="shutting_down"))
 
     def check_open(self) -> None:
         """Raises ApiError 503 before the engine serves for the first time, once it is given up, and while the server is being stopped.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails, from_json
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from server.errors import ApiError
@@ -13,6 +15,7 @@ from server.limits import check_counts
 from server.protocol.fates import Parameter, sort_parameters
 
 _LONGEST_NAME = 200
+_MOST_DISCARDED = 4  # times the longest body
 
 
 class RequestBody(BaseModel):
@@ -32,18 +35,48 @@ TokenIds = Annotated[list[int], PlainValidator(_as_token_ids, json_schema_input_
 Body = TypeVar("Body", bound=RequestBody)
 
 
-async def read_body(request: Request, longest: int) -> bytes:
-    """The request's body. Raises ApiError 413 as soon as it is known to be longer than `longest` bytes."""
+def check_content_type(headers: Headers) -> None:
+    """Raises ApiError 400 unless the body says that it is JSON, or a client that is no web page says nothing.
+
+    Browsers let any page send other types, or none, to any server, this machine's too, without asking that server first. 400 rather
+    than 415, because it is what OpenAI answers and the SDK has a class for.
+    """
+    given = headers.get("content-type")
+    if given is None and "origin" not in headers:
+        return
+    media_type = (given or "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        message = f"the content-type must be application/json, but is {media_type[:100]!r}"
+        raise ApiError(400, message, code="invalid_content_type", headers={"connection": "close"})
+
+
+async def read_body(request: Request, longest: int, patience: float) -> bytes:
+    """The request's body. Raises ApiError 413 for one longer than `longest` bytes, 408 when it takes `patience` seconds (0: for ever)."""
+    try:
+        async with asyncio.timeout(patience or None):
+            return await _read(request, longest)
+    except TimeoutError:
+        message = f"the request's body did not arrive within {patience:g} s"
+        raise ApiError(408, message, code="body_timeout", headers={"connection": "close"}) from None
+
+
+async def _read(request: Request, longest: int) -> bytes:
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > longest:
+    too_long = declared.isdigit() and int(declared) > longest
+    # Clients that ask first are answered first. Others send all before they read: what is refused is read to its end, within reason,
+    # or they would see a broken connection in the place of the answer.
+    if too_long and (request.headers.get("expect", "").lower() == "100-continue" or int(declared) > _MOST_DISCARDED * longest):
         raise _too_large(longest)
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
-        if size > longest:
+        if size <= longest and not too_long:
+            parts.append(part)
+        elif size > _MOST_DISCARDED * longest:
             raise _too_large(longest)
-        parts.append(part)
+    if size > longest:
+        raise _too_large(longest)
     return b"".join(parts)
 
 
@@ -97,6 +130,6 @@ def _path(detail: ErrorDetails, body: Any) -> str:
 
 
 def _too_large(longest: int) -> ApiError:
-    # The rest of the body stays unread, so the connection cannot be used again.
+    # The rest of the body may be unread, so the connection cannot be used again.
     message = f"the request body is longer than the {longest} bytes that this server takes"
     return ApiError(413, message, code="request_too_large", headers={"connection": "close"})

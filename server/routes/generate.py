@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from engine.errors import InvalidRequestError
 from server.generation import Terms
 from server.presence import while_connected
-from server.protocol.body import RequestBody, parse_body, read_body
+from server.protocol.body import RequestBody, check_content_type, parse_body, read_body
 from server.protocol.fates import Parameter
 from server.protocol.sampling import SamplingBody
 from server.record import record_of
@@ -28,9 +28,10 @@ def service_of(request: Request) -> Service:
 
 
 async def body_of(request: Request, model: type[Body], table: dict[str, Parameter]) -> Body:
-    """The validated body of a request. Raises ApiError 400 or 413."""
+    """The validated body of a request. Raises ApiError 400, 408 or 413."""
     service = service_of(request)
-    data = await read_body(request, service.config.max_body_size)
+    check_content_type(request.headers)
+    data = await read_body(request, service.config.max_body_size, service.config.receive_timeout)
     record_of(request).body_size = len(data)
     return await service.read(len(data), lambda: parse_body(data, model, table, service.config.allow_unknown_parameters))
 
@@ -73,7 +74,7 @@ def json_response(content: Any) -> Response:
 
 
 def documented(model: type[RequestBody]) -> dict[str, Any]:
-    """The schema of a body that the route reads itself, for /docs."""
+    """The schema of a body that the route reads itself, for /openapi.json."""
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
     schema.pop("$defs", None)
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -69,4 +69,12 @@ def test_each_request_has_one_line_in_the_log(server: RunningServer, http: httpx
 def test_the_schema_of_the_api_is_documented(http: httpx.Client) -> None:
     paths = http.get("/openapi.json").json()["paths"]
     assert "/v1/chat/completions" in paths
-    assert http.get("/docs").status_code == 200
+    assert http.get("/docs").status_code == 404, "a page that needs the internet"
+
+
+def test_head_gives_the_headers_of_get(http: httpx.Client) -> None:
+    for path in ("/health", "/ready", "/v1/models", "/metrics"):
+        answer = http.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert answer.headers["content-type"] == http.get(path).headers["content-type"]
+    assert http.head("/v1/chat/completions").status_code == 405

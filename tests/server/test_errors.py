@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ import openai
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from live_server import RunningServer
+from live_server import RunningServer, running_server
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -98,15 +99,86 @@ def test_a_negative_max_tokens_is_refused_with_what_is_allowed(http: httpx.Clien
     assert "greater than or equal to 0" in error["message"]
 
 
-def test_the_type_of_the_content_does_not_matter_if_it_is_json(http: httpx.Client) -> None:
+@pytest.mark.parametrize("given", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""])
+def test_a_body_that_does_not_say_that_it_is_json_is_refused(http: httpx.Client, given: str) -> None:
     body = json.dumps({"messages": HELLO, "max_tokens": 1})
-    assert http.post(CHAT, content=body, headers={"content-type": "text/plain"}).status_code == 200
+    error = _error(http.post(CHAT, content=body, headers={"content-type": given}), 400)
+    assert error["code"] == "invalid_content_type"
+    assert "application/json" in error["message"]
+
+
+def test_only_a_web_page_must_name_the_type_of_its_body(http: httpx.Client) -> None:
+    body = json.dumps({"messages": HELLO, "max_tokens": 1})
+    assert http.post(CHAT, content=body).status_code == 200
+    assert http.post(CHAT, content=body, headers={"content-type": "Application/JSON; charset=utf-8"}).status_code == 200
+    assert _error(http.post(CHAT, content=body, headers={"origin": "http://page"}), 400)["code"] == "invalid_content_type"
 
 
 def test_a_body_over_the_bound_is_a_413(http: httpx.Client) -> None:
     assert _error(http.post(CHAT, content=b" " * (17 << 20)), 413)["code"] == "request_too_large"
     chunks = (b" " * (1 << 20) for _ in range(17))
     assert _error(http.post(CHAT, content=chunks), 413)["code"] == "request_too_large"
+
+
+def _raw(server: RunningServer, data: bytes) -> bytes:
+    """What a connection is answered by the time it is closed."""
+    host, port = server.url.removeprefix("http://").split(":")
+    received = b""
+    with socket.create_connection((host, int(port)), timeout=20) as raw:
+        raw.sendall(data)
+        while part := raw.recv(1 << 16):
+            received += part
+    return received
+
+
+def test_a_client_that_sends_all_before_it_reads_still_sees_the_413(server: RunningServer) -> None:
+    answer = _raw(server, b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 20000000\r\n\r\n" % CHAT.encode() + b" " * 20_000_000)
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"request_too_large" in answer
+
+
+def test_a_client_that_asks_before_it_sends_is_refused_at_once(server: RunningServer) -> None:
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 20000000\r\n\r\n"
+    assert _raw(server, head % CHAT.encode()).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01 nonsense\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nBad Header: x\r\n\r\n",
+        b"WHAT /health HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+    ids=["TLS", "length", "header", "method", "path"],
+)
+def test_what_is_no_http_is_told_so_with_the_error_object(server: RunningServer, data: bytes) -> None:
+    head, _, body = _raw(server, data).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/json" in head
+    assert json.loads(body)["error"]["code"] == "invalid_http"
+
+
+@pytest.mark.parametrize(
+    ("data", "answer"),
+    [
+        (b"", b""),
+        (b"GET /health HTTP/1.1\r\nHost:", b""),
+        (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{", b"HTTP/1.1 408"),
+        (b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n{", b"HTTP/1.1 408"),
+    ],
+    ids=["nothing", "headers", "body", "chunks"],
+)
+def test_a_request_that_does_not_arrive_is_given_up(impatient: RunningServer, data: bytes, answer: bytes) -> None:
+    assert _raw(impatient, data).startswith(answer)
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server that need not have loaded its model."""
+    with running_server(tmp_path_factory.mktemp("impatient"), "--receive-timeout", "0.5") as server:
+        yield server
 
 
 def test_null_bytes_and_odd_characters_are_text(http: httpx.Client) -> None:

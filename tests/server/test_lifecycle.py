@@ -90,6 +90,7 @@ def test_a_full_server_says_so_and_a_second_signal_ends_streams_with_an_error(tm
             server.process.send_signal(signal.SIGTERM)
             rest = [line for line in lines if line]
         assert "shutting_down" in rest[-1]
+        assert "told again to stop" in rest[-1]
         assert server.process.wait(10) == 128 + signal.SIGTERM
 
 
