@@ -201,16 +201,18 @@ class AsyncLLMEngine:
     def _on_ready(self, ready: EngineReady) -> None:
         num_tokens = ready.num_blocks * ready.block_size
         logger.info(
-            "KV cache: %d blocks of %d tokens, %d tokens in all, %.1f sequences of %d tokens; kernels: %s; engine ready in %.1f s",
+            "KV cache: %d blocks of %d tokens, %d tokens in all, %.1f sequences of %d tokens; %d blocks in host memory; kernels: %s; "
+            "engine ready in %.1f s",
             ready.num_blocks,
             ready.block_size,
             num_tokens,
             num_tokens / self.max_model_len,
             self.max_model_len,
+            ready.num_host_blocks,
             ready.kernels,
             ready.load_seconds,
         )
-        self.stats = EngineStats(blocks_total=ready.num_blocks, blocks_free=ready.num_blocks)
+        self.stats = EngineStats(blocks_total=ready.num_blocks, blocks_free=ready.num_blocks, host_blocks_total=ready.num_host_blocks)
         self._builder.learn_pool(ready.num_blocks, ready.block_size)
         self._refuse_wide_searches()
         # Requests that came while it loaded, or that its predecessor was working on.

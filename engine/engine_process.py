@@ -78,7 +78,8 @@ def _serve(config: EngineConfig, link: _Link) -> None:
     executor = InProcessExecutor(config, source)
     core = EngineCore(config, source.config(), executor)
     info = executor.info
-    link.send(EngineReady(info.num_blocks, config.block_size, info.kernels, time.monotonic() - started))
+    load_seconds = time.monotonic() - started
+    link.send(EngineReady(info.num_blocks, config.block_size, info.kernels, load_seconds, info.num_host_blocks))
     try:
         while link.take_messages(core, wait=not core.has_work):
             if core.has_work:

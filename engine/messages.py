@@ -75,6 +75,7 @@ class EngineReady(msgspec.Struct, frozen=True, tag="ready"):
     block_size: int
     kernels: str  # name of the operation set
     load_seconds: float
+    num_host_blocks: int = 0
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):

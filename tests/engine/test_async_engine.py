@@ -274,3 +274,20 @@ async def test_a_beam_search_is_refused_as_soon_as_it_is_known_not_to_fit() -> N
     assert sorted([completion.index async for output in fitting for completion in output.outputs]) == [0, 1]
     assert engine.num_unfinished == 0
     await engine.shutdown()
+
+
+async def test_swapping_in_the_engines_process_changes_no_stream_and_is_counted() -> None:
+    settings = {**SETTINGS, "max_model_len": 128, "enable_prefix_caching": False}
+    texts = []
+    for more in ({}, {"num_gpu_blocks_override": 8, "swap_space": 64 << 20, "preemption_mode": "swap"}):
+        engine = AsyncLLMEngine(EngineConfig(**{**settings, **more}))
+        await engine.start()
+        assert (engine.stats.host_blocks_total > 0) == bool(more)
+        streams = [submit(engine, f"s{i}", prompt=f"Tell me about the number {i}", max_tokens=30) for i in range(6)]
+        texts.append(await asyncio.gather(*(read(stream) for stream in streams)))
+        await settled(engine)
+        stats = engine.stats
+        await engine.shutdown()
+    assert texts[0] == texts[1]
+    assert stats.preemptions_swap_total == stats.preemptions_total > 0
+    assert stats.num_swapped == stats.host_blocks_held == 0
