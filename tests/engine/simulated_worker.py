@@ -51,6 +51,45 @@ def tokens_alone(request: EngineRequest) -> tuple[list[int], str]:
             return token_ids[len(request.prompt_token_ids) :], "length"
 
 
+def candidates(history: int, num_candidates: int) -> tuple[Logprob, ...]:
+    """The most probable next tokens and their log probabilities, functions of the history alone. Some are equally probable."""
+    logprobs = [-(1 + hash((history, token_id)) % 50) / 10 for token_id in range(VOCAB_SIZE)]
+    best = sorted(range(VOCAB_SIZE), key=lambda token_id: (-logprobs[token_id], token_id))[:num_candidates]
+    return tuple(Logprob(token_id, logprobs[token_id], rank) for rank, token_id in enumerate(best, start=1))
+
+
+def beams_alone(request: EngineRequest) -> list[tuple[list[int], str]]:
+    """What a beam search must find, best first, by the definition alone: every candidate of every beam, at every length."""
+    params, prompt = request.params, request.prompt_token_ids
+    beams: list[tuple[float, list[int]]] = [(0.0, [])]
+    found: list[tuple[float, list[int], str]] = []
+    for length in range(1, request.max_tokens + 1):
+        ranked = sorted(
+            [
+                (total + next_.logprob, [*tokens, next_.token_id])
+                for total, tokens in beams
+                for next_ in candidates(histories(prompt + tokens)[-1], VOCAB_SIZE)
+            ],
+            key=lambda beam: -beam[0],
+        )
+        beams = []
+        for place, (total, tokens) in enumerate(ranked):
+            ends = tokens[-1] in params.stop_token_ids or (tokens[-1] == EOS and not params.ignore_eos)
+            reason = "stop" if ends and length > params.min_tokens else "length" if length == request.max_tokens else None
+            if reason is None:
+                beams.append((total, tokens))
+            elif place < params.n:
+                found.append((total / length**params.length_penalty, tokens, reason))
+        found = sorted(found, key=lambda hypothesis: -hypothesis[0])[: params.n]
+        beams = beams[: params.n]
+        hoped_for = request.max_tokens if params.early_stopping == "never" and params.length_penalty > 0 else length
+        if not beams or (
+            len(found) == params.n and (params.early_stopping is True or beams[0][0] / hoped_for**params.length_penalty <= found[-1][0])
+        ):
+            break
+    return [(tokens, reason) for _, tokens, reason in found]
+
+
 @dataclass
 class Slot:
     """A row of the worker's tables."""
@@ -91,8 +130,9 @@ class Worker:
             assert query_len > 0, "a scheduled sequence has nothing to compute"
             self._check_reads(row, start + query_len)
             output.prompt_logprobs.append(_prompt_logprobs(row.new, start, query_len))
+            logprobs = _beam_logprobs(row, row.new.num_candidates) if samples and row.new.num_candidates else None
             output.token_ids.append([self._sample(row, start + query_len)] if samples else [])
-            output.logprobs.append(None)
+            output.logprobs.append(logprobs)
         return output
 
     def _swap(self, step: StepInput) -> None:
@@ -130,6 +170,11 @@ class Worker:
         token_id = next_token(histories(row.token_ids)[-1], new.seed, new.sample_index, may_stop, new.params.stop_token_ids)
         row.token_ids.append(token_id)
         return token_id
+
+
+def _beam_logprobs(row: Slot, num_candidates: int) -> list[TokenLogprobs]:
+    top = candidates(histories(row.token_ids)[-1], num_candidates)
+    return [TokenLogprobs(top[0], top)]
 
 
 def _prompt_logprobs(new: NewSequence, start: int, query_len: int) -> list[TokenLogprobs] | None:

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import msgspec
-from simulated_worker import EOS, VOCAB_SIZE, Worker, histories, tokens_alone
+from simulated_worker import EOS, VOCAB_SIZE, Worker, beams_alone, histories, tokens_alone
 
 from engine.block_manager import BlockManager
 from engine.host_cache import HostCache
@@ -142,7 +142,7 @@ class Simulation:
             tenant=tenant,
             cache_salt=cache_salt,
         )
-        delivered = tokens_alone(request)[0][:-1][:num_resumed]
+        delivered = [] if request.params.use_beam_search else tokens_alone(request)[0][:-1][:num_resumed]
         request = EngineRequest(**{name: getattr(request, name) for name in request.__struct_fields__} | {"generated_token_ids": delivered})
         self.requests[request.request_id] = Tracked(request, list(delivered))
         self.scheduler.add(request)
@@ -150,9 +150,12 @@ class Simulation:
         return request.request_id
 
     def abort(self, request_id: str) -> None:
+        request = self.requests[request_id].request
         assert self.scheduler.abort(request_id) == (self.requests[request_id].finish_reason is None)
-        if self.requests[request_id].finish_reason is None:
-            self.requests[request_id].finish_reason = "abort"
+        together = self.group(request.group_id) if request.params.use_beam_search and request.group_id else [request_id]
+        for leaver in together:
+            if self.requests[leaver].finish_reason is None:
+                self.requests[leaver].finish_reason = "abort"
         self.scheduler.check()
 
     def group(self, group_id: str | None) -> list[str]:
@@ -166,7 +169,9 @@ class Simulation:
             assert not decoding or all(s.status is SequenceStatus.WAITING for s in decoding)
             return None
         for sequence in decoding:
-            assert sequence in step.sequences or sequence.status is SequenceStatus.WAITING, "a decode was left out"
+            # A beam may be that of a search which was preempted and has begun again.
+            given_up = sequence.status is SequenceStatus.WAITING or sequence.is_paused
+            assert sequence in step.sequences or given_up, "a decode was left out"
         self._check_step(step)
         claims = [self._claim(sequence, sequence.block_table) for sequence in self.scheduler.running]
         swapped = [sequence for sequence in self.scheduler.sequences.values() if sequence.is_swapped]
@@ -216,7 +221,7 @@ class Simulation:
         lens, size = step.input.query_lens, self.setting.block_size
         assert sum(lens) <= self.setting.token_budget
         assert len(lens) <= self.setting.max_num_seqs
-        num_partial = sum(not sequence.is_decoding for sequence in self.scheduler.running)
+        num_partial = sum(sequence.is_prefilling for sequence in self.scheduler.running)
         assert num_partial <= self.setting.max_num_partial_prefills, "too many prompts are half computed"
         threshold = self.setting.long_prefill_token_threshold
         assert not threshold or max(lens) <= threshold, "a chunk is longer than it may be"
@@ -243,6 +248,10 @@ class Simulation:
     def _claim(sequence: Sequence, table: list[int]) -> tuple[str, list[int], list[int]]:
         return sequence.request_id, sequence.token_ids[: sequence.num_computed_tokens], list(table)
 
+    @staticmethod
+    def _expected(request: EngineRequest) -> tuple[list[int], str]:
+        return beams_alone(request)[request.sample_index] if request.params.use_beam_search else tokens_alone(request)
+
     def _take(self, item: SequenceOutput) -> None:
         tracked = self.requests[item.request_id]
         assert tracked.finish_reason is None, "an output after the end"
@@ -250,7 +259,7 @@ class Simulation:
         tracked.prompt_logprobs.extend(item.prompt_logprobs or [])
         if item.finish_reason is not None:
             tracked.finish_reason = item.finish_reason
-        expected, reason = tokens_alone(tracked.request)
+        expected, reason = self._expected(tracked.request)
         assert tracked.token_ids == expected[: len(tracked.token_ids)], f"{item.request_id} got other tokens than alone"
         if item.finish_reason is not None:
             assert (tracked.token_ids, item.finish_reason) == (expected, reason), f"{item.request_id} ended otherwise than alone"
@@ -287,6 +296,11 @@ class Traffic:
             prompt_logprobs=rng.choice([None] * 5 + [0]),
         )
         num_sequences = rng.choice([1, 1, 1, 2, 3, 5])
+        if rng.random() < 0.25 and self._beams_fit(len(prompt[:longest] or [1]), max_tokens, num_sequences):
+            penalty, early_stopping = rng.choice([1.0, 0.0, 2.0, -1.0]), rng.choice([True, False, "never"])
+            params = msgspec.structs.replace(
+                params, use_beam_search=True, n=num_sequences, length_penalty=penalty, early_stopping=early_stopping
+            )
         seed, tenant = rng.randrange(4), rng.choice(["", "", "a", "b", "c"])
         priority, cache_salt = rng.choice([0, 0, 0, -1, 2]), rng.choice([None, None, None, "a", "b"])
         for sample_index in range(num_sequences):
@@ -303,6 +317,12 @@ class Traffic:
                 cache_salt=cache_salt,
                 num_resumed=rng.choice([0, 0, 0, 0, 7]),
             )
+
+    def _beams_fit(self, num_prompt_tokens: int, max_tokens: int, width: int) -> bool:
+        """Whether a beam search would be let in."""
+        setting = self.simulation.setting
+        length = min(num_prompt_tokens + max_tokens, setting.max_model_len)
+        return width <= setting.max_num_seqs and width * self.simulation.manager.num_blocks_for(length) <= setting.num_blocks
 
     def turn(self, arrival_rate: float) -> None:
         rng = self.rng

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulated_worker import Worker
 from simulation import Setting, Simulation, Traffic, run
 
+from engine.beam_search import BeamSearch
 from engine.block_manager import BlockManager, FreeList
 from engine.host_cache import HostCache
 from engine.scheduler import Scheduler
@@ -228,6 +229,31 @@ def copies_what_the_same_step_computes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Siblings, "source", lambda self, sequence, starts: right(self, sequence, {}))
 
 
+def lets_beams_take_over_one_after_the_other(patch: pytest.MonkeyPatch) -> None:
+    right = BlockManager.reassign
+
+    def wrong(self: BlockManager, pairs: list[tuple[Sequence, Sequence]]) -> None:
+        for pair in pairs:
+            right(self, [pair])
+
+    patch.setattr(BlockManager, "reassign", wrong)
+
+
+def tells_the_worker_nothing_of_beams_that_go_on_as_others(patch: pytest.MonkeyPatch) -> None:
+    right = Scheduler.schedule
+
+    def wrong(self: Scheduler) -> Any:
+        self._renewed.clear()
+        return right(self)
+
+    patch.setattr(Scheduler, "schedule", wrong)
+
+
+def goes_on_with_a_preempted_search_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    right = BeamSearch.restart
+    patch.setattr(BeamSearch, "restart", lambda self: None if hasattr(self, "_totals") else right(self))
+
+
 def tells_the_worker_nothing_of_replaced_blocks(patch: pytest.MonkeyPatch) -> None:
     right = Scheduler.schedule
 
@@ -372,6 +398,9 @@ def resumes_a_swapped_sequence_one_token_too_far(patch: pytest.MonkeyPatch) -> N
         skips_a_copy,
         writes_to_a_block_that_siblings_share,
         copies_what_the_same_step_computes,
+        lets_beams_take_over_one_after_the_other,
+        tells_the_worker_nothing_of_beams_that_go_on_as_others,
+        goes_on_with_a_preempted_search_where_it_was,
         tells_the_worker_nothing_of_replaced_blocks,
         adopts_a_block_without_telling_the_worker,
         resumes_before_the_newest_token_is_known,
@@ -389,7 +418,7 @@ def resumes_a_swapped_sequence_one_token_too_far(patch: pytest.MonkeyPatch) -> N
 )
 def test_the_simulation_finds_a_scheduler_that(bug: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
-    with pytest.raises((AssertionError, IndexError)):
+    with pytest.raises((AssertionError, LookupError)):
         run_many(300)
 
 
