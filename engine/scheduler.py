@@ -112,7 +112,7 @@ class Scheduler:
 
     def schedule(self) -> ScheduledStep | None:
         """The next step, its blocks obtained; None when nothing can run."""
-        step = _StepBuilder()
+        step = _StepBuilder(self.running)
         budget = self.token_budget
         for sequence in [s for s in self.running if s.is_decoding]:
             if sequence.status is SequenceStatus.RUNNING and not sequence.reached_max_tokens:
@@ -123,7 +123,7 @@ class Scheduler:
             if budget:
                 budget -= self._prefill(sequence, budget, step)
         while budget and self._free_slots and (candidate := self._next_waiting()) is not None:
-            if self._siblings.must_wait(candidate, step.start_of) or self._is_one_cut_too_many(candidate, budget, step):
+            if self._siblings.must_wait(candidate, step.num_written) or self._is_one_cut_too_many(candidate, budget, step):
                 break
             if len(self._free_slots) < len(_together(candidate)) or not self._admit(candidate, step):
                 break
@@ -209,7 +209,7 @@ class Scheduler:
             return False
         if sum(s.is_prefilling for s in self.running) < self.max_num_partial_prefills:
             return False
-        sibling = self._siblings.source(candidate, step.start_of)
+        sibling = self._siblings.source(candidate, step.num_written)
         num_uncomputed = candidate.num_tokens - self.block_manager.num_tokens_to_share(candidate, sibling)
         return self._chunk_len(num_uncomputed, budget) < num_uncomputed
 
@@ -232,7 +232,7 @@ class Scheduler:
         # Some blocks are left to the running ones, or a sequence admitted now would soon be preempted for them.
         num_spare = min(len(self.running), self.block_manager.num_blocks // 10)
         was_swapped = sequence.is_swapped
-        sibling = self._siblings.source(sequence, step.start_of)
+        sibling = self._siblings.source(sequence, step.num_written)
         if not self.block_manager.admit(sequence, num_spare, sibling):
             return False
         self.num_swapped -= was_swapped
@@ -241,6 +241,7 @@ class Scheduler:
             sequence.num_cached_tokens = sibling.num_cached_tokens  # the request's prompt was looked up once
         elif sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = self._count_prefix_hit(sequence)
+        step.num_written.pop(sequence.request_id, None)  # it may have been preempted by this very step
         for member in _together(sequence):
             member.slot = self._free_slots.pop()
             member.status = SequenceStatus.RUNNING
@@ -435,7 +436,7 @@ def _new_sequence(sequence: Sequence) -> NewSequence:
 class _StepBuilder:
     """Collects one step's lists."""
 
-    def __init__(self) -> None:
+    def __init__(self, running: list[Sequence]) -> None:
         self.sequences: list[Sequence] = []
         self.preempted: list[str] = []
         self.new_sequences: list[NewSequence] = []
@@ -444,14 +445,14 @@ class _StepBuilder:
         self.starts: list[int] = []
         self.query_lens: list[int] = []
         self.samples: list[bool] = []
-        self.start_of: dict[str, int] = {}  # by request id
+        # Of sequences that siblings may fork from, by request id: how many leading tokens the steps before this one have computed.
+        self.num_written = {s.request_id: s.num_computed_tokens for s in running if s.request.group_id is not None}
 
     def add(self, sequence: Sequence, start: int, num_tokens: int, samples: bool) -> None:
         assert sequence.slot is not None
         self.sequences.append(sequence)
         self.slots.append(sequence.slot)
         self.starts.append(start)
-        self.start_of[sequence.request_id] = start
         self.query_lens.append(num_tokens)
         self.samples.append(samples)
 

@@ -56,22 +56,21 @@ class Siblings:
             del self._groups[group_id]
         return [] if self._leads(group) else self.release(sequence)
 
-    def source(self, sequence: Sequence, starts: Mapping[str, int]) -> Sequence | None:
+    def source(self, sequence: Sequence, num_written: Mapping[str, int]) -> Sequence | None:
         """A running sibling whose blocks hold all that the sequence can share.
 
-        `starts`: where the step that is being scheduled begins to compute, by request id. What that step writes cannot be shared yet, as
-        its copies of blocks come first.
+        `num_written`: by request id, the leading tokens that earlier steps than the one which is being scheduled have computed. What that
+        one writes cannot be shared yet, as its copies of blocks come first; nor can what it finds in the cache, which it may write too.
         """
         num_tokens = sequence.num_shareable_tokens
         for other in self._running(sequence):
-            num_written = starts.get(other.request_id, other.num_computed_tokens)
-            if num_written >= num_tokens and self._block_manager.has_settled(other, num_tokens):
+            if num_written.get(other.request_id, 0) >= num_tokens and self._block_manager.has_settled(other, num_tokens):
                 return other
         return None
 
-    def must_wait(self, sequence: Sequence, starts: Mapping[str, int]) -> bool:
+    def must_wait(self, sequence: Sequence, num_written: Mapping[str, int]) -> bool:
         """A sibling, both preempted before perhaps, is computing what the sequence will share: it should not compute that too."""
-        return bool(self._running(sequence)) and self.source(sequence, starts) is None
+        return bool(self._running(sequence)) and self.source(sequence, num_written) is None
 
     def _running(self, sequence: Sequence) -> list[Sequence]:
         group_id = sequence.request.group_id

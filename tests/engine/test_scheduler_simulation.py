@@ -225,8 +225,11 @@ def writes_to_a_block_that_siblings_share(patch: pytest.MonkeyPatch) -> None:
 
 
 def copies_what_the_same_step_computes(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Siblings, sequence: Sequence, num_written: Any) -> Any:
+        return right(self, sequence, {other.request_id: other.num_computed_tokens for other in self._running(sequence)})
+
     right = Siblings.source
-    patch.setattr(Siblings, "source", lambda self, sequence, starts: right(self, sequence, {}))
+    patch.setattr(Siblings, "source", wrong)
 
 
 def lets_beams_take_over_one_after_the_other(patch: pytest.MonkeyPatch) -> None:
