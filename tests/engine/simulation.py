@@ -38,6 +38,7 @@ class Setting:
     max_overtakings: int = 100
     max_num_partial_prefills: int = 1
     long_prefill_token_threshold: int = 0
+    share_of_searches: float = 0.25  # of the requests, where they fit: beam searches
     num_host_blocks: int = 0
     preemption_mode: PreemptionMode = "swap"
 
@@ -296,7 +297,9 @@ class Traffic:
             prompt_logprobs=rng.choice([None] * 5 + [0]),
         )
         num_sequences = rng.choice([1, 1, 1, 2, 3, 5])
-        if rng.random() < 0.25 and self._beams_fit(len(prompt[:longest] or [1]), max_tokens, num_sequences):
+        if rng.random() < self.simulation.setting.share_of_searches and self._beams_fit(
+            len(prompt[:longest] or [1]), max_tokens, num_sequences
+        ):
             penalty, early_stopping = rng.choice([1.0, 0.0, 2.0, -1.0]), rng.choice([True, False, "never"])
             params = msgspec.structs.replace(
                 params, use_beam_search=True, n=num_sequences, length_penalty=penalty, early_stopping=early_stopping

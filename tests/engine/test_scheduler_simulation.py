@@ -60,7 +60,7 @@ def test_traffic_of_requests_for_several_sequences_forks_them(caching: bool) -> 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("num_host_blocks", [12, 2000])
 def test_a_small_pool_swaps_out_and_in_and_finds_in_host_memory_what_it_evicted(depth: int, num_host_blocks: int) -> None:
-    setting = Setting(block_size=2, num_blocks=20, token_budget=9, depth=depth, num_host_blocks=num_host_blocks)
+    setting = Setting(block_size=2, num_blocks=20, token_budget=9, depth=depth, num_host_blocks=num_host_blocks, share_of_searches=0.0)
     runs = [run(seed, 60, setting) for seed in range(12)]
     num_swaps = sum(simulation.scheduler.num_swaps for simulation in runs)
     num_preemptions = sum(simulation.scheduler.num_preemptions for simulation in runs)
