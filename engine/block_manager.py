@@ -154,7 +154,7 @@ class BlockManager:
         shared = self._find_prefix(sequence)
         num_shared_tokens, num_registered = len(shared) * self.block_size, len(shared)
         on_host = sequence.host_table[len(shared) :] if sequence.is_swapped else self._find_on_host(sequence, len(shared))
-        if sibling is not None and sequence.num_shareable_tokens > num_shared_tokens:
+        if sibling is not None and sequence.num_shareable_tokens > (len(shared) + len(on_host)) * self.block_size:
             on_host = []
             num_shared_tokens = sequence.num_shareable_tokens
             shared = [self._blocks[i] for i in sibling.block_table[: self.num_blocks_for(num_shared_tokens)]]
