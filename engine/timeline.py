@@ -23,7 +23,8 @@ class StepRecord(msgspec.Struct, frozen=True):
     request_ids: list[str]
     num_tokens: list[int]  # computed, for each of the requests
     preempted: list[str]  # request ids that lost their blocks to this step
-    num_block_copies: int
+    num_block_copies: int  # from one block of the device to another
+    num_swapped_blocks: int  # between device and host
 
 
 class Timeline:
@@ -45,6 +46,7 @@ class Timeline:
             num_tokens=step.input.query_lens,
             preempted=step.preempted,
             num_block_copies=len(step.input.block_copies),
+            num_swapped_blocks=len(step.input.swap_outs) + len(step.input.swap_ins),
         )
         self._num_steps += 1
         self._records.append(record)

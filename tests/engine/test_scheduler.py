@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -461,3 +462,33 @@ def test_a_step_looks_at_the_head_of_the_queue_not_at_all_of_it(monkeypatch: pyt
     before = tries
     bench.step()
     assert tries - before <= 1
+
+
+def calls_of_a_decode_step(num_running: int, num_waiting: int = 0, context: int = 9) -> int:
+    """Python functions that the scheduler calls to schedule one step and to take its results."""
+    bench = Bench(num_blocks=num_running * (context + 20), max_num_seqs=num_running, token_budget=num_running * context)
+    for i in range(num_running + num_waiting):
+        bench.add(f"{i}", context)
+    bench.step()
+    num_calls = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal num_calls
+        num_calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        step = bench.scheduler.schedule()
+        assert step is not None
+        bench.scheduler.update(step, StepOutput([[7]] * num_running, [None] * num_running, [None] * num_running))
+    finally:
+        sys.setprofile(None)
+    assert bench.scheduler.num_waiting == num_waiting
+    return num_calls
+
+
+def test_a_steps_cost_is_linear_in_the_running_sequences_and_does_not_depend_on_waiting_ones_or_on_the_context() -> None:
+    eight, sixteen, thirty_two = (calls_of_a_decode_step(n) for n in (8, 16, 32))
+    assert thirty_two - sixteen == 2 * (sixteen - eight)
+    assert calls_of_a_decode_step(8, num_waiting=1000) == eight
+    assert calls_of_a_decode_step(8, context=89) == eight
