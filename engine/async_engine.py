@@ -146,8 +146,11 @@ class AsyncLLMEngine:
         """Sequences whose end has not come back yet."""
         return len(self._streams)
 
-    async def shutdown(self, grace_period: float = 0.0) -> None:
-        """Take no new requests, let running ones finish for up to `grace_period` seconds, end the engine process."""
+    async def shutdown(self, grace_period: float = 0.0, patience: float = 2.0) -> None:
+        """Take no new requests, let running ones finish for up to `grace_period` seconds, end the engine process.
+
+        The process is killed when it has not left by itself within `patience` seconds.
+        """
         self._closing = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._all_done(), grace_period)
@@ -155,7 +158,7 @@ class AsyncLLMEngine:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await asyncio.to_thread(self._process.stop)
+        await asyncio.to_thread(self._process.stop, patience)
 
     # -- the engine process ----------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -97,6 +98,11 @@ class EngineConfig:
         _at_least("max_overtakings", self.max_overtakings, 0)
         _at_least("max_model_len", self.max_model_len, 1)
         _at_least("num_threads", self.num_threads, 1)
+        most_threads = 4 * (os.cpu_count() or 1)
+        if self.num_threads is not None and self.num_threads > most_threads:
+            raise ConfigError(f"num_threads must be at most {most_threads}, four for each core of this machine, but is {self.num_threads}")
+        if self.model is not None and not self.model.strip():
+            raise ConfigError("model must not be empty: leave it out for the default model")
         _at_least("kv_cache_memory", self.kv_cache_memory, 1)
         _at_least("swap_space", self.swap_space, 0)
         _at_least("num_gpu_blocks_override", self.num_gpu_blocks_override, 1)
@@ -131,14 +137,20 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     try:
         loaded = yaml.safe_load(Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the settings in {path}: {error}") from error
+        raise ConfigError(f"cannot read the settings in {path}: {getattr(error, 'strerror', None) or error}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+        raise ConfigError(f"{path} is not valid YAML: {_in_one_line(error)}") from error
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} must hold `name: value` lines, but its top level is a {type(loaded).__name__}")
     return {str(name).replace("-", "_"): value for name, value in loaded.items()}
+
+
+def _in_one_line(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem or error.context}"
 
 
 def engine_setting_names() -> set[str]:

@@ -23,6 +23,8 @@ EXIT_ENGINE_DIED = 1
 EXIT_BAD_SETTING = 2
 EXIT_PORT_TAKEN = 3
 
+_DEFAULT_URL = "http://127.0.0.1:8000"
+
 app = typer.Typer(
     help="Octavo: an OpenAI-compatible async inference server for large language models.",
     no_args_is_help=True,
@@ -139,17 +141,20 @@ app.command("serve")(_serve_command())
 
 @app.command("chat")
 def chat(
-    url: Annotated[str, typer.Option(help="where the server is")] = "http://127.0.0.1:8000",
+    url_argument: Annotated[str | None, typer.Argument(help="where the server is", metavar="URL", show_default=False)] = None,
+    url: Annotated[str | None, typer.Option(help=f"the same (default: {_DEFAULT_URL})", show_default=False)] = None,
     model: Annotated[str | None, typer.Option(help="model to ask for; none: the server's first", show_default=False)] = None,
     system: Annotated[str | None, typer.Option(help="system prompt", show_default=False)] = None,
     api_key: Annotated[str | None, typer.Option(help="key to send", envvar="OCTAVO_API_KEY", show_default=False)] = None,
-    temperature: Annotated[float | None, typer.Option(help="0: greedy; none: the model's default", show_default=False)] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="longest answer, in tokens", show_default=False)] = None,
+    temperature: Annotated[float, typer.Option(help="0: greedy")] = 0.7,
+    max_tokens: Annotated[int, typer.Option(help="longest answer, in tokens")] = 512,
 ) -> int:
-    """Talk to a running server from the terminal. /reset forgets the conversation, /exit leaves."""
+    """Talk to a running server from the terminal. /reset forgets the conversation, /exit or /quit leaves."""
     from server.terminal_chat import TerminalChat
 
-    return TerminalChat(url, model, system, api_key, temperature, max_tokens).run()
+    if url_argument is not None and url is not None:
+        raise ConfigError("the server is named twice: as an argument and by --url")
+    return TerminalChat(url_argument or url or _DEFAULT_URL, model, system, api_key, temperature, max_tokens).run()
 
 
 @app.command("version")

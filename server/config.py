@@ -61,5 +61,7 @@ class ServerConfig:
                 raise ConfigError(f"{name} must be at least 1, but is {getattr(self, name)}")
         if self.request_timeout is not None and not self.request_timeout > 0:
             raise ConfigError(f"request_timeout must be a number of seconds above 0, but is {self.request_timeout}: leave it out for none")
+        if not all(name.strip() for name in self.served_model_name):
+            raise ConfigError("served_model_name must not be empty: leave it out for the model's own name")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("api_key must not be empty: leave it out to ask for none")

@@ -12,6 +12,7 @@ from server.errors import ApiError
 MAX_NAMES = 256  # parameters of a body
 MAX_MESSAGES = 2048
 MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1024  # characters of a stop string or a bad word
 MAX_STOP_TOKEN_IDS = 1024
 MAX_TOKEN_IDS = 1 << 20  # in one prompt, in the tokens of /detokenize, in allowed_token_ids
 MAX_VALUES = 1 << 16  # values of a body at any depth: content parts, tool calls, template variables, ...
@@ -23,7 +24,7 @@ _LISTS = {**_FLAT, "messages": MAX_MESSAGES, "stop": MAX_STOP_STRINGS, "stop_tok
 # For docs/parameters.md.
 LIMITS = (
     f"{MAX_MESSAGES} messages in a conversation",
-    f"{MAX_STOP_STRINGS} stop strings, and {MAX_STOP_TOKEN_IDS} stop token ids",
+    f"{MAX_STOP_STRINGS} stop strings of {MAX_STOP_LENGTH} characters, as long for `bad_words`, and {MAX_STOP_TOKEN_IDS} stop token ids",
     f"{MAX_TOKEN_IDS} token ids in one prompt, in the `tokens` of `/detokenize`, or in `allowed_token_ids`",
     f"{MAX_VALUES} JSON values in a body, those in these lists not counted",
     "a text of more characters than the model's context could hold if it were the vocabulary's longest token throughout",

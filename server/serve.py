@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Seconds that open connections are given to take what was sent to them, once no request runs.
 _LAST_BYTES = 2
+# Seconds that the engine process is given to leave by itself.
+_ENGINE_PATIENCE = 2.0
 
 
 def serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.socket) -> int:
@@ -71,7 +73,7 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
             server.force_exit = status != 0
             await serving
     finally:
-        await engine.shutdown()
+        await engine.shutdown(patience=_ENGINE_PATIENCE if status == 0 else 0.0)
     logger.info("stopped")
     return status
 

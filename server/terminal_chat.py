@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-_HELP = "/reset forgets the conversation, /exit leaves (as does Ctrl-D); Ctrl-C stops an answer."
+_HELP = "/reset forgets the conversation, /exit or /quit leaves (as does Ctrl-D); Ctrl-C stops an answer."
 
 
 class TerminalChat:
@@ -21,14 +21,16 @@ class TerminalChat:
         model: str | None,
         system: str | None,
         api_key: str | None,
-        temperature: float | None,
-        max_tokens: int | None,
+        temperature: float,
+        max_tokens: int,
     ) -> None:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         # No read timeout: a long prompt may take long before its first token.
+        if "://" not in url:
+            url = f"http://{url}"
         self.client = httpx.Client(base_url=url.rstrip("/").removesuffix("/v1"), headers=headers, timeout=httpx.Timeout(10, read=None))
         self.model = model
-        self.options = {name: value for name, value in (("temperature", temperature), ("max_tokens", max_tokens)) if value is not None}
+        self.options = {"temperature": temperature, "max_tokens": max_tokens}
         self.opening = [{"role": "system", "content": system}] if system else []
         self.messages = list(self.opening)
 
@@ -76,11 +78,19 @@ class TerminalChat:
         self.messages.append({"role": "assistant", "content": "".join(pieces)})
 
     def _answer(self) -> Iterator[str]:
-        body = {"model": self.model, "messages": self.messages, "stream": True, **self.options}
+        try:
+            yield from self._stream(self.options)
+        except _TooLongError:
+            # Near the end of the context: whatever fits is welcome.
+            yield from self._stream({name: value for name, value in self.options.items() if name != "max_tokens"})
+
+    def _stream(self, options: dict[str, Any]) -> Iterator[str]:
+        body = {"model": self.model, "messages": self.messages, "stream": True, **options}
         with self.client.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.is_error:
                 response.read()
-                raise _RefusedError(_message_of(response))
+                too_long = "context_length_exceeded" in response.text
+                raise (_TooLongError if too_long else _RefusedError)(_message_of(response))
             for line in response.iter_lines():
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
@@ -99,6 +109,10 @@ class TerminalChat:
 
 class _RefusedError(Exception):
     """The server answered with an error."""
+
+
+class _TooLongError(_RefusedError):
+    """The conversation, with the longest answer to it, is longer than the model's context."""
 
 
 def _message_of(response: httpx.Response) -> str:

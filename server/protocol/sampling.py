@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from engine.errors import InvalidRequestError
 from engine.sampling_params import RepetitionDetection, SamplingParams
+from server.limits import MAX_STOP_LENGTH
 from server.protocol.body import RequestBody, TokenIds
 
 _Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
@@ -24,6 +25,13 @@ def _with_token_ids(value: Any) -> Any:
     if wrong := [key for key in value if not (isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 10)]:
         raise ValueError(f"must have token ids as its keys, but has {wrong[0][:40]!r}")
     return {int(key): bias for key, bias in value.items()}
+
+
+def _of_bounded_length(texts: list[str]) -> list[str]:
+    # They are looked for after each token, which takes the longer the longer they are.
+    if too_long := [text for text in texts if len(text) > MAX_STOP_LENGTH]:
+        raise ValueError(f"must hold texts of at most {MAX_STOP_LENGTH} characters, but one has {len(too_long[0])}")
+    return texts
 
 
 class RepetitionDetectionBody(RequestBody):
@@ -86,7 +94,12 @@ class SamplingBody(RequestBody):
         stops = [value] if isinstance(value, str) else value
         if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
             raise ValueError("must be a string or a list of strings")
-        return stops
+        return _of_bounded_length(stops)
+
+    @field_validator("bad_words")
+    @classmethod
+    def _bad_words_are_short(cls, value: list[str]) -> list[str]:
+        return _of_bounded_length(value)
 
     @property
     def end_user(self) -> str | None:

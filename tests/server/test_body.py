@@ -45,6 +45,8 @@ def _completion(body: Any) -> CompletionRequest:
         ({"messages": HELLO, "n": "2"}, "n"),
         ({"messages": HELLO, "stop": [1]}, "stop"),
         ({"messages": HELLO, "stop": ["x"] * 65}, "stop"),
+        ({"messages": HELLO, "stop": ["x" * 1025]}, "stop"),
+        ({"messages": HELLO, "bad_words": ["x" * 1025]}, "bad_words"),
         ({"messages": HELLO, "stream": "yes"}, "stream"),
         ({"messages": HELLO, "stream_options": {"usage": True}}, "stream_options.usage"),
         ({"messages": HELLO, "priority": 10**30}, "priority"),

@@ -56,6 +56,10 @@ def test_help_lists_every_setting_as_a_flag() -> None:
         ("serve", "--port", "0", "--chat-template", "{% if %}"),
         ("serve", "--host", "256.1.1.1"),
         ("serve", "one", "--model", "two"),
+        ("serve", ""),
+        ("serve", "--served-model-name", ""),
+        ("serve", "--num-threads", "100000"),
+        ("chat", "http://127.0.0.1:1", "--url", "http://127.0.0.1:2"),
         ("serv",),
     ],
     ids=" ".join,
@@ -82,9 +86,20 @@ def test_an_unknown_name_in_the_settings_file_is_told(tmp_path: Path) -> None:
 def test_chat_without_a_server_says_how_to_start_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    result = _octavo("chat", "--url", f"http://127.0.0.1:{port}")
-    assert result.returncode == 1
-    assert "octavo serve" in result.stderr
+    for arguments in (("--url", f"http://127.0.0.1:{port}"), (f"127.0.0.1:{port}",)):
+        result = _octavo("chat", *arguments)
+        assert result.returncode == 1
+        assert "octavo serve" in result.stderr
+
+
+def test_a_settings_file_that_cannot_be_read_is_told_in_one_sentence_with_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("port: 8000\nhost: [1\nmodel: x\n")
+    result = _octavo("serve", "--config", str(path))
+    _assert_one_sentence(result, 2)
+    assert f"{path} is not valid YAML: line 3" in result.stderr
+    missing = _octavo("serve", "--config", "/nonexistent.yaml")
+    assert missing.stderr == "octavo: cannot read the settings in /nonexistent.yaml: No such file or directory\n"
 
 
 def test_neither_the_server_nor_its_engine_face_imports_torch_or_transformers() -> None:

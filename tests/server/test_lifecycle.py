@@ -88,10 +88,12 @@ def test_a_full_server_says_so_and_a_second_signal_ends_streams_with_an_error(tm
             server.process.send_signal(signal.SIGTERM)
             _wait_for(lambda: "stopping" in server.log)
             server.process.send_signal(signal.SIGTERM)
+            signalled = time.monotonic()
             rest = [line for line in lines if line]
         assert "shutting_down" in rest[-1]
         assert "told again to stop" in rest[-1]
         assert server.process.wait(10) == 128 + signal.SIGTERM
+        assert time.monotonic() - signalled < 2
 
 
 def test_requests_that_come_while_a_dead_engine_is_replaced_are_held_until_it_serves(tmp_path: Path) -> None:

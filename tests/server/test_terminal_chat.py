@@ -23,6 +23,12 @@ def test_a_conversation_goes_on_until_exit_and_starts_anew_after_reset(server: R
     assert second
 
 
+def test_a_conversation_that_leaves_less_room_than_the_longest_answer_is_not_refused(server: RunningServer) -> None:
+    result = _talk(server, "word " * 970 + "\n", "--max-tokens", "500")
+    assert result.returncode == 0
+    assert not result.stderr
+
+
 def test_an_error_is_shown_and_the_conversation_goes_on(server: RunningServer) -> None:
     result = _talk(server, "x " * 2000 + "\nSay hi\n")
     assert result.returncode == 0
