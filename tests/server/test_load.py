@@ -103,6 +103,28 @@ def test_each_sequence_of_a_request_takes_a_place(tmp_path: Path) -> None:
         assert httpx.post(url, json={**short, "n": 4}).status_code == 200
 
 
+def test_one_users_single_request_is_not_behind_all_of_anothers(tmp_path: Path) -> None:
+    with running_server(tmp_path, "--max-num-seqs", "1", "--scheduling-policy", "fair") as server:
+        server.wait_until_ready()
+        finished: list[str] = []
+
+        def ask(user: str, max_tokens: int) -> None:
+            body = {**LONG, "max_tokens": max_tokens, "user": user}
+            httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).raise_for_status()
+            finished.append(user)
+
+        clients = [threading.Thread(target=ask, args=("many", 40)) for _ in range(12)]
+        for client in clients:
+            client.start()
+        server._wait(lambda: server.metric("octavo_sequences_waiting") >= 6, 10)
+        clients.append(threading.Thread(target=ask, args=("one", 4)))
+        clients[-1].start()
+        for client in clients:
+            client.join()
+    assert finished.count("many") == 12
+    assert finished.index("one") <= 8  # some of the others may have ended before it came; in order of arrival it would be 12
+
+
 def _tenant(key: str | None, **body: Any) -> str:
     headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
     request = Request({"type": "http", "headers": headers})
