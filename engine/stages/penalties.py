@@ -84,7 +84,8 @@ class _TokenCounts:
         if position < self._end:
             self._start_over()
         for token_id in token_ids[self._end : position].tolist():
-            self._generated[self._place(token_id)] += 1
+            place = self._place(token_id)  # first, as it may grow the arrays
+            self._generated[place] += 1
         self._end = position
 
     def _place(self, token_id: int) -> int:

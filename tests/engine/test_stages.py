@@ -207,6 +207,18 @@ def test_counts_follow_a_sequence_that_goes_back() -> None:
         assert logits[0].tolist() == [-float(output.count(token_id)) for token_id in range(VOCAB)]
 
 
+def test_an_output_of_many_different_tokens_is_counted_to_its_end() -> None:
+    num_tokens = 1000
+    output = [token_id % 700 for token_id in range(num_tokens)]
+    table = np.array([[0, *output]], np.int32)
+    stage = build_stages(table, [EOS])[0]
+    stage.admit(new_sequence(0, [0], SamplingParams(frequency_penalty=1.0)))
+    for generated in range(num_tokens + 1):
+        logits = torch.zeros(1, num_tokens)
+        stage.apply(LogitsRows(logits, np.array([0]), np.array([0]), np.array([1 + generated]), {}))
+    assert (-logits[0]).tolist() == [output.count(token_id) for token_id in range(num_tokens)]
+
+
 def test_a_slot_forgets_the_stages_of_the_sequence_before() -> None:
     bench = Bench([[1, 2]])
     bench.sampler.admit(new_sequence(0, [1, 2], SamplingParams(allowed_token_ids=(5,), frequency_penalty=2.0, logit_bias={5: 1.0})))
