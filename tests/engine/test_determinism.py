@@ -1,0 +1,124 @@
+"""Tokens do not depend on the load: requests get the same tokens and log probabilities, to the bit, alone and in any company.
+
+What a run claims it proves: its steps are watched for batches of prompts and decodes at once, chunks, prefix hits, forks and preemptions.
+docs/determinism.md says what is promised.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGMLQuantizationType
+from mixed_load import Request, Result, Watch, differing, mixed_requests, results_alone, results_together, shuffle_free_blocks, watched_llm
+from small_models import SHAPE, new_llama, save_tokenizer, write_gguf
+
+from engine.llm import LLM
+
+CONTEXT = 512
+LARGE, SMALL = 400, CONTEXT // 16 + 6  # blocks of 16 tokens; the small pool holds one sequence of the whole context, and a little more
+BUDGETS = {16: 8, 64: 12, 512: 24}  # max_num_batched_tokens and max_num_seqs
+PREEMPTION: dict[str, dict[str, Any]] = {
+    "never": {"num_gpu_blocks_override": LARGE},
+    "recompute": {"num_gpu_blocks_override": SMALL},
+    "swap": {"num_gpu_blocks_override": SMALL, "preemption_mode": "swap", "swap_space": 64 << 20},
+}
+SHAPE_HERE = {"max_position_embeddings": CONTEXT, "initializer_range": 0.2}
+
+
+def settings_for(budget: int, preemption: str = "never", caching: bool = True, **others: Any) -> dict[str, Any]:
+    return {
+        "max_model_len": CONTEXT,
+        "max_num_batched_tokens": budget,
+        "max_num_seqs": BUDGETS[budget],
+        "enable_prefix_caching": caching,
+        **PREEMPTION[preemption],
+        **others,
+    }
+
+
+def assert_it_happened(llm: LLM, watch: Watch, budget: int, preemption: str, caching: bool) -> None:
+    """The run was what its name says."""
+    stats = llm.engine.stats()
+    assert watch.num_mixed_steps > 3
+    assert budget == 512 or watch.num_chunks > 20, "the prompts were not cut"
+    assert watch.num_block_copies > 0, "no sample was forked"
+    assert (stats.prefix_cache_hits_total > 0) == caching
+    assert (stats.preemptions_total > 3) == (preemption != "never")
+    assert (stats.preemptions_swap_total > 3) == (watch.num_swap_ins > 0) == (preemption == "swap")
+    llm.engine.check()
+    assert stats.blocks_referenced == 0
+
+
+@pytest.fixture(scope="module")
+def quantised(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two layers with weights of Q8_0, as the default model's."""
+    path = tmp_path_factory.mktemp("quantised") / "model.gguf"
+    return str(write_gguf(path, new_llama(**SHAPE_HERE), GGMLQuantizationType.Q8_0))
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory: Path = tmp_path_factory.mktemp("dense")
+    new_llama(**SHAPE_HERE).save_pretrained(directory)
+    save_tokenizer(directory)
+    return str(directory)
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[Request]:
+    return mixed_requests(24, SHAPE["vocab_size"])
+
+
+@pytest.fixture(scope="module")
+def alone(quantised: str, requests: list[Request]) -> list[Result]:
+    """Each request by itself, its prompt in one step, nothing cached."""
+    llm, watch = watched_llm(model=quantised, **settings_for(512, caching=False))
+    results = results_alone(llm, requests)
+    assert watch.num_chunks == 0
+    return results
+
+
+@pytest.mark.parametrize("preemption", list(PREEMPTION))
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("budget", list(BUDGETS))
+def test_requests_get_the_same_bits_alone_and_all_at_once(
+    quantised: str, requests: list[Request], alone: list[Result], budget: int, caching: bool, preemption: str
+) -> None:
+    llm, watch = watched_llm(model=quantised, **settings_for(budget, preemption, caching))
+    assert differing(results_together(llm, requests), alone) == []
+    assert_it_happened(llm, watch, budget, preemption, caching)
+
+
+@pytest.mark.parametrize("budget", [16, 512])
+def test_dense_weights_give_the_same_bits_too(dense: str, requests: list[Request], budget: int) -> None:
+    expected = results_alone(watched_llm(model=dense, **settings_for(512, caching=False))[0], requests)
+    llm, watch = watched_llm(model=dense, **settings_for(budget, "swap"))
+    assert differing(results_together(llm, requests), expected) == []
+    assert_it_happened(llm, watch, budget, "swap", caching=True)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_the_number_of_threads_does_not_matter(quantised: str, requests: list[Request], alone: list[Result], num_threads: int) -> None:
+    llm, _ = watched_llm(model=quantised, **settings_for(64, num_threads=num_threads))
+    assert differing(results_together(llm, requests), alone) == []
+
+
+@pytest.mark.parametrize(("num_blocks", "block_size"), [(SMALL, 16), (97, 16), (1000, 16), (90, 8), (40, 32), (1000, 1)])
+def test_neither_the_size_of_pool_and_blocks_nor_which_are_handed_out_nor_what_is_in_them_matters(
+    quantised: str, requests: list[Request], alone: list[Result], num_blocks: int, block_size: int
+) -> None:
+    llm, _ = watched_llm(model=quantised, **settings_for(64, num_gpu_blocks_override=num_blocks, block_size=block_size))
+    llm.engine._executor._runner._cache.pool.fill_(float("nan"))  # type: ignore[attr-defined]
+    shuffle_free_blocks(llm, seed=num_blocks)
+    assert differing(results_together(llm, requests), alone) == []
+
+
+def test_recorded_and_eager_passes_and_overlapping_steps_give_the_same_bits(
+    quantised: str, requests: list[Request], alone: list[Result]
+) -> None:
+    for others in ({"enforce_eager": True}, {"async_scheduling": True}):
+        llm, _ = watched_llm(model=quantised, **settings_for(64, "swap", **others))
+        assert differing(results_together(llm, requests), alone) == []
+        llm.engine.shutdown()
