@@ -139,9 +139,10 @@ def test_more_samples_than_slots_share_with_those_that_run(new_llm: Callable[...
     assert sum(sum(step.query_lens) for step in steps) < 200 + 8 * 11
 
 
+@pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("caching", [True, False])
-def test_samples_that_are_preempted_get_the_same_tokens(new_llm: Callable[..., LLM], caching: bool) -> None:
-    llm = new_llm(num_gpu_blocks_override=20, max_model_len=300, enable_prefix_caching=caching)
+def test_samples_that_are_preempted_get_the_same_tokens(new_llm: Callable[..., LLM], caching: bool, overlap: bool) -> None:
+    llm = new_llm(num_gpu_blocks_override=20, max_model_len=300, enable_prefix_caching=caching, async_scheduling=overlap)
     requests = samples(llm, prompt_of(150), SamplingParams(n=8, temperature=1.0, seed=3, max_tokens=60, ignore_eos=True))
     tokens, _ = run(llm, requests)
     assert llm.engine.stats().preemptions_total > 3
