@@ -370,8 +370,6 @@ class BlockManager:
 
     def _take(self) -> Block:
         block = self._free.pop_front()
-        if self._copies:  # what it was to get in this step is worthless, if it was given back since; and would come after a swap
-            self._copies = [copy for copy in self._copies if copy[1] != block.block_id]
         if block.content_hash is not None:
             self.host.keep(block.block_id, block.content_hash)
             del self._by_hash[block.content_hash]
@@ -391,6 +389,8 @@ class BlockManager:
         assert block.ref_count > 0, f"block {block.block_id} was given back twice"
         block.ref_count -= 1
         if block.ref_count == 0:
+            if self._copies:  # what it was to get in this step is worthless now, and would overwrite what a swap brings
+                self._copies = [copy for copy in self._copies if copy[1] != block.block_id]
             if block.content_hash is None:
                 self._free.push_front(block)
             else:

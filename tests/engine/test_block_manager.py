@@ -355,6 +355,18 @@ def test_a_fork_that_cannot_have_its_copy_changes_nothing() -> None:
     manager.check([first])
 
 
+def test_a_copy_for_a_block_that_is_given_back_in_the_same_step_is_not_made() -> None:
+    manager = new_manager()
+    first = new_sequence(list(range(11)))
+    assert manager.admit(first)
+    compute(manager, first)
+    forks = [new_sequence(list(range(11))) for _ in range(2)]
+    assert all(manager.admit(fork, sibling=first) for fork in forks)
+    manager.release(forks[0])
+    assert manager.take_copies() == [(first.block_table[2], forks[1].block_table[2])]
+    manager.check([first, forks[1]])
+
+
 def test_a_longer_cached_prefix_goes_before_what_a_sibling_holds() -> None:
     manager = new_manager()
     serve(manager, list(range(13)))
