@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.block_manager import Block, BlockManager, FreeList
+from engine.block_manager import BlockManager
+from engine.free_list import Block, FreeList
 from engine.messages import EngineRequest
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence

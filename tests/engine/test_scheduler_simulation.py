@@ -14,7 +14,8 @@ from simulated_worker import Worker
 from simulation import Setting, Simulation, Traffic, run
 
 from engine.beam_search import BeamSearch
-from engine.block_manager import BlockManager, FreeList
+from engine.block_manager import BlockManager
+from engine.free_list import FreeList
 from engine.host_cache import HostCache
 from engine.scheduler import Scheduler
 from engine.sequence import Sequence
