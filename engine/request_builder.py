@@ -123,6 +123,9 @@ class RequestBuilder:
         if not prompt:
             raise InvalidRequestError("the prompt is empty: it must hold at least one token", param="prompt")
         room = self._max_model_len - len(prompt)
+        if room == 0 and params.max_tokens == 1 and params.prompt_logprobs is not None:
+            # Scoring: the one token is made only to have computed the whole prompt, and nothing follows it.
+            return 1
         if room < 1:
             raise InvalidRequestError(
                 f"This model's maximum context length is {self._max_model_len} tokens. However, your prompt has {len(prompt)} tokens, "

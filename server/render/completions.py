@@ -36,9 +36,9 @@ class CompletionAnswer:
 
     async def stream(self, generations: list[Generation]) -> AsyncIterator[bytes]:
         """The frames of a stream. Raises what a generation raises."""
-        running = (lambda: self._usage(generations)) if self.continuous_usage else None
-        chunks = ChunkWriter(self._head(), "text", self.include_usage, running)
         choices = self._new_choices(generations)
+        running = (lambda: self._usage(generations, sum(choice.num_shown for choice in choices))) if self.continuous_usage else None
+        chunks = ChunkWriter(self._head(), "text", self.include_usage, running)
         async with aclosing(merge(generations)) as outputs:  # type: ignore[type-var]
             async for prompt_index, output in outputs:
                 frames = b""
@@ -79,11 +79,12 @@ class CompletionAnswer:
             "system_fingerprint": self.system_fingerprint,
         }
 
-    def _usage(self, generations: list[Generation]) -> dict[str, Any]:
-        completion_tokens = 0 if self.only_prompt else sum(generation.completion_tokens for generation in generations)
+    def _usage(self, generations: list[Generation], num_shown: int | None = None) -> dict[str, Any]:
+        """The usage at the end, or once `num_shown` tokens have been sent."""
+        num_completed = sum(generation.completion_tokens for generation in generations) if num_shown is None else num_shown
         return usage(
             sum(len(generation.prompt_token_ids) for generation in generations),
-            completion_tokens,
+            0 if self.only_prompt else num_completed,
             sum(generation.cached_tokens for generation in generations),
         )
 
@@ -99,6 +100,7 @@ class CompletionAnswer:
                 frames += chunks.rich_text(index, text, logprobs, extras)
             elif extras:
                 frames += chunks.rich_text(index, "", None, extras)
+        choice.num_shown += len(sequence.token_ids)
         if not self.only_prompt and (sequence.text or (sequence.token_ids and (self.with_token_ids or sequence.logprobs))):
             if self.logprobs is None and not self.with_token_ids:
                 frames += chunks.text(index, sequence.text)
@@ -193,6 +195,7 @@ class _Choice(CollectedSequence):
 
     writer: CompletionLogprobs = field(kw_only=True)
     begun: bool = False
+    num_shown: int = 0  # tokens in the chunks so far
 
 
 def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

@@ -87,3 +87,11 @@ def test_prompt_log_probabilities_are_computed_for_one_sample_only() -> None:
 def test_a_request_survives_the_wire(seed: int) -> None:
     for request in build([1, 2], SamplingParams(n=2, seed=seed, stop=("a", "é"), temperature=0.1), cache_salt="s"):
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=EngineRequest) == request
+
+
+def test_a_prompt_that_fills_the_context_can_be_scored_but_not_continued() -> None:
+    (request,) = build([5] * 20, SamplingParams(max_tokens=1, prompt_logprobs=0))
+    assert request.max_tokens == 1
+    for params in (SamplingParams(max_tokens=1), SamplingParams(max_tokens=2, prompt_logprobs=0), SamplingParams(prompt_logprobs=0)):
+        with pytest.raises(InvalidRequestError):
+            build([5] * 20, params)

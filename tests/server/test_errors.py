@@ -93,6 +93,15 @@ def test_a_prompt_that_nearly_fills_the_context_is_continued_as_far_as_it_goes(h
     assert _error(asked, 400)["code"] == "context_length_exceeded"
 
 
+def test_a_prompt_that_fills_the_context_can_be_scored(http: httpx.Client) -> None:
+    body = {"prompt": [1000 + i % 7 for i in range(1024)], "max_tokens": 0, "echo": True, "logprobs": 1}
+    choice = http.post("/v1/completions", json=body).json()["choices"][0]
+    assert len(choice["logprobs"]["token_logprobs"]) == 1024
+    assert None not in choice["logprobs"]["token_logprobs"][1:]
+    too_long = http.post("/v1/completions", json={**body, "prompt": [1000] * 1025})
+    assert _error(too_long, 400)["code"] == "context_length_exceeded"
+
+
 def test_a_negative_max_tokens_is_refused_with_what_is_allowed(http: httpx.Client) -> None:
     error = _error(http.post("/v1/completions", json={"prompt": "a", "max_tokens": -1}), 400)
     assert error["param"] == "max_tokens"

@@ -400,3 +400,15 @@ class TestCompletions:
         assert answer.choices[0].text == " Paris."
         assert answer.choices[0].logprobs is not None
         assert answer.choices[0].logprobs.tokens == [" Paris", "."]
+
+
+def test_the_running_usage_counts_the_tokens_that_were_sent(http: httpx.Client) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": "One two three", "echo": True, "max_tokens": 3, "ignore_eos": True, "stream": True, "stream_options": options}
+    lines = http.post("/v1/completions", json=body).text.splitlines()
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert chunks[0]["choices"][0]["text"] == "One two three"
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts[0] == 0
+    assert counts == sorted(counts)
+    assert counts[-1] == 3
