@@ -9,12 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from gguf import GGMLQuantizationType
 from mixed_load import Request, Result, Watch, differing, mixed_requests, results_alone, results_together, shuffle_free_blocks, watched_llm
 from small_models import SHAPE, new_llama, save_tokenizer, write_gguf
+from triton.runtime import interpreter
 
 from engine.llm import LLM
+from engine.sampling_params import SamplingParams
+from kernels.triton.linear import DenseLinear
 
 CONTEXT = 512
 LARGE, SMALL = 400, CONTEXT // 16 + 6  # blocks of 16 tokens; the small pool holds one sequence of the whole context, and a little more
@@ -122,3 +128,72 @@ def test_recorded_and_eager_passes_and_overlapping_steps_give_the_same_bits(
         llm, _ = watched_llm(model=quantised, **settings_for(64, "swap", **others))
         assert differing(results_together(llm, requests), alone) == []
         llm.engine.shutdown()
+
+
+def triton_requests() -> list[Request]:
+    """Few and short, as the interpreter takes a good part of a second for a step."""
+    shared = list(range(10, 45))
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0.0, "max_tokens": 15, "logprobs": 2},
+        {"temperature": 1.0, "max_tokens": 16, "logprobs": 0, "top_k": 30, "seed": 5, "frequency_penalty": 0.5},
+        {"temperature": 0.9, "max_tokens": 6, "top_p": 0.9, "seed": 1},
+    ]
+    prompts = [[*shared, 60], list(range(100, 119)), [*shared, 61]]
+    return [(prompt, SamplingParams(ignore_eos=True, **kind)) for prompt, kind in zip(prompts, kinds, strict=True)]
+
+
+@pytest.fixture
+def products_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have PyTorch's dense products, and NumPy's that stand for tensor cores in the interpreter, take one row at a time.
+
+    A row of a product on tensor cores does not depend on the other rows; one of PyTorch's and NumPy's does on how many there are.
+    """
+    dot = interpreter.InterpreterBuilder.create_dot
+
+    def multiply(linear: DenseLinear, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([F.linear(row, linear.weight, linear.bias) for row in x.split(1)])
+
+    def create_dot(builder: Any, a: Any, b: Any, d: Any, *others: Any) -> Any:
+        rows = [[interpreter.TensorHandle(row, handle.dtype) for row in np.split(handle.data, len(handle.data))] for handle in (a, d)]
+        products = [dot(builder, a_row, b, d_row, *others).data for a_row, d_row in zip(*rows, strict=True)]
+        return interpreter.TensorHandle(np.concatenate(products), d.dtype.scalar)
+
+    monkeypatch.setattr(DenseLinear, "multiply", multiply)
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
+
+
+@pytest.mark.usefixtures("products_row_by_row")
+def test_the_triton_kernels_give_the_same_bits_where_products_of_rows_do(dense: str) -> None:
+    settings: dict[str, Any] = {"model": dense, "kernels": "triton", "max_model_len": 64, "max_num_seqs": 3}
+    expected = results_alone(watched_llm(**settings, enable_prefix_caching=False)[0], triton_requests())
+    llm, watch = watched_llm(**settings, max_num_batched_tokens=16, num_gpu_blocks_override=5)
+    assert differing(results_together(llm, triton_requests()), expected) == []
+    stats = llm.engine.stats()
+    assert watch.num_mixed_steps > 0
+    assert watch.num_chunks > 2
+    assert stats.preemptions_total > 0
+    assert stats.prefix_cache_hits_total > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_200_requests_get_the_same_bits_alone_and_all_at_once(quantised: str) -> None:
+    requests = mixed_requests(200, SHAPE["vocab_size"], seed=1)
+    expected = results_alone(watched_llm(model=quantised, **settings_for(512, caching=False))[0], requests)
+    for budget in BUDGETS:
+        for caching in (True, False):
+            for preemption in PREEMPTION:
+                llm, watch = watched_llm(model=quantised, **settings_for(budget, preemption, caching))
+                assert differing(results_together(llm, requests), expected) == [], (budget, caching, preemption)
+                assert_it_happened(llm, watch, budget, preemption, caching)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_200_requests_to_the_default_model_get_the_same_bits_alone_and_all_at_once() -> None:
+    requests = mixed_requests(200, vocab_size=49_000, most_tokens=60, seed=2)
+    expected = results_alone(watched_llm(**settings_for(512, caching=False))[0], requests)
+    for budget, preemption, caching in [(16, "swap", True), (64, "recompute", True), (64, "swap", False), (512, "never", True)]:
+        llm, watch = watched_llm(**settings_for(budget, preemption, caching))
+        assert differing(results_together(llm, requests), expected) == [], (budget, caching, preemption)
+        assert_it_happened(llm, watch, budget, preemption, caching)
