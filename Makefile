@@ -4,7 +4,7 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: serve chat test test-slow lint format types bench clean
+.PHONY: serve chat test test-slow simulate lint format types bench clean
 
 serve: $(VENV)/.installed
 	@$(BIN)/octavo serve $(ARGS)
@@ -17,6 +17,9 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -m slow $(ARGS)
+
+simulate: $(VENV)/.installed-test
+	$(BIN)/python tests/engine/simulate.py $(ARGS)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -108,12 +108,18 @@ class Simulation:
         self.host_salts: dict[int, str | None] = {}
         self.under_way: deque[UnderWay] = deque()
         self.num_steps = 0
+        self.num_checks = 0
         self.num_copies = 0
         self.num_swapped_blocks = 0
 
     @property
     def unfinished(self) -> list[str]:
         return [request_id for request_id, tracked in self.requests.items() if tracked.finish_reason is None]
+
+    def check(self) -> None:
+        """Every invariant of scheduler and block manager, in full."""
+        self.scheduler.check()
+        self.num_checks += 1
 
     def add(
         self,
@@ -147,7 +153,7 @@ class Simulation:
         request = EngineRequest(**{name: getattr(request, name) for name in request.__struct_fields__} | {"generated_token_ids": delivered})
         self.requests[request.request_id] = Tracked(request, list(delivered))
         self.scheduler.add(request)
-        self.scheduler.check()
+        self.check()
         return request.request_id
 
     def abort(self, request_id: str) -> None:
@@ -157,7 +163,7 @@ class Simulation:
         for leaver in together:
             if self.requests[leaver].finish_reason is None:
                 self.requests[leaver].finish_reason = "abort"
-        self.scheduler.check()
+        self.check()
 
     def group(self, group_id: str | None) -> list[str]:
         return [request_id for request_id, tracked in self.requests.items() if tracked.request.group_id == group_id]
@@ -165,7 +171,7 @@ class Simulation:
     def schedule(self) -> ScheduledStep | None:
         decoding = [s for s in self.scheduler.running if s.is_decoding and not s.reached_max_tokens]
         step = self.scheduler.schedule()
-        self.scheduler.check()
+        self.check()
         if step is None:
             assert not decoding or all(s.status is SequenceStatus.WAITING for s in decoding)
             return None
@@ -192,7 +198,7 @@ class Simulation:
                     place = (block_table[position // self.setting.block_size], position % self.setting.block_size)
                     assert contents.get(place) == history, f"position {position} of {request_id} is not in {place}"
         outputs = self.scheduler.update(oldest.step, output)
-        self.scheduler.check()
+        self.check()
         for item in outputs:
             self._take(item)
         return outputs
@@ -340,17 +346,21 @@ class Traffic:
                 self.simulation.abort(request_id)
         if rng.random() < 0.01:
             self.simulation.manager.reset_prefix_cache()
-            self.simulation.scheduler.check()
+            self.simulation.check()
         self.simulation.tick()
 
 
 def run(seed: int, num_turns: int, setting: Setting | None = None) -> Simulation:
-    """One random run, drained at its end."""
+    """One random run, drained at its end. What it raises says which step of which run it was."""
     rng = random.Random(seed)
     simulation = Simulation(setting or Setting.draw(rng))
     traffic = Traffic(simulation, rng)
     arrival_rate = rng.choice([0.1, 0.3, 0.8])
-    for _ in range(num_turns):
-        traffic.turn(arrival_rate)
-    simulation.drain()
+    try:
+        for _ in range(num_turns):
+            traffic.turn(arrival_rate)
+        simulation.drain()
+    except Exception as error:
+        error.add_note(f"in step {simulation.num_steps} of the run with seed {seed} and {num_turns} turns, {simulation.setting}")
+        raise
     return simulation
