@@ -10,12 +10,14 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from server.errors import ApiError
+from server.record import HAS_ARRIVED
 
 
 class HttpProtocol(HttpToolsProtocol):
     """One connection. uvicorn bounds the time between requests; this one also the time before the first and within the headers."""
 
     receive_timeout: float = 0.0  # seconds; 0: for ever
+    _in_headers = False
     _headers_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -26,14 +28,24 @@ class HttpProtocol(HttpToolsProtocol):
         self._cancel_headers_timer()
         super().connection_lost(exc)
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        if self._headers_timer is None:
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # Nearly always the headers came in one piece, and need no timer.
+        if self._in_headers and self._headers_timer is None:
             self._expect_headers()
 
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_headers = True
+
     def on_headers_complete(self) -> None:
+        self._in_headers = False
         self._cancel_headers_timer()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self.scope[HAS_ARRIVED] = True  # type: ignore[literal-required]
 
     def send_400_response(self, msg: str) -> None:
         """What cannot be parsed never reaches the app, so it is answered here, and the connection closed."""

@@ -12,6 +12,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 SCOPE_KEY = "octavo.record"
+HAS_ARRIVED = "octavo.has_arrived"  # in the scope once all of the request's body has been received
 _SANE_ID = re.compile(r"[\w.:/@+=-]{1,128}", re.ASCII)
 
 
