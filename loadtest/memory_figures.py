@@ -73,7 +73,7 @@ def occupancy(model_config: ModelConfig, num_blocks: int, block_size: int, num_s
             num_before = stats.preemptions_total, num_added
         if step >= num_steps:
             running.append(stats.num_running)
-            unused.append(stats.unused_slots / ((stats.blocks_referenced + stats.shared_references) * block_size))
+            unused.append(stats.unused_slots / stats.table_slots)
     core.check()
     preemptions = 100 * (core.stats().preemptions_total - num_before[0]) / (num_added - num_before[1])
     return Occupancy(statistics.mean(running), statistics.mean(unused), max(unused), preemptions)

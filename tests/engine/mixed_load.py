@@ -57,7 +57,7 @@ def watched_llm(**settings: Any) -> tuple[LLM, Watch]:
     return llm, watch
 
 
-def mixed_requests(num_requests: int, vocab_size: int, longest: int = 400, most_tokens: int = 100, seed: int = 0) -> list[Request]:
+def mixed_requests(num_requests: int, vocab_size: int, longest: int = 400, most_tokens: int = 110, seed: int = 0) -> list[Request]:
     """Greedy and seeded requests of 1 to `longest` tokens, of which many begin alike, and that use every stage of the sampler."""
     rng = random.Random(seed)
     stems = [[rng.randrange(3, vocab_size) for _ in range(longest // 2)] for _ in range(3)]
@@ -70,12 +70,16 @@ def mixed_requests(num_requests: int, vocab_size: int, longest: int = 400, most_
         drawn |= rng.choice([{}, {"top_p": 0.9}, {"top_k": 20}, {"min_p": 0.05}, {"top_p": 0.8, "top_k": 50}])
         penalties = rng.choice([{}, {}, {"frequency_penalty": 0.7}, {"presence_penalty": -0.4}, {"repetition_penalty": 1.3}])
         masks = rng.choice([{}, {}, {}, {"logit_bias": {7: 3.0, 11: -100.0}}, {"min_tokens": 4}])
+        if i % 8 == 7:  # beams are refused where all of them, at their longest, might not fit
+            params = SamplingParams(use_beam_search=True, n=rng.randint(2, 4), max_tokens=rng.randint(8, 24), logprobs=0)
+            requests.append((prompt[:50], params))
+            continue
         params = SamplingParams(
             **({"temperature": 0.0} if rng.random() < 0.4 else drawn),
             **penalties,
             **masks,
             n=3 if i % 8 == 5 else 1,
-            max_tokens=rng.randint(4, most_tokens),
+            max_tokens=rng.randint(most_tokens // 4, most_tokens),
             logprobs=rng.choice([None, 0, 5]),
             prompt_logprobs=2 if i % 8 == 3 else None,
             ignore_eos=rng.random() < 0.5,

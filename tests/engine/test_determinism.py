@@ -23,7 +23,7 @@ from engine.sampling_params import SamplingParams
 from kernels.triton.linear import DenseLinear
 
 CONTEXT = 512
-LARGE, SMALL = 400, CONTEXT // 16 + 6  # blocks of 16 tokens; the small pool holds one sequence of the whole context, and a little more
+LARGE, SMALL = 400, CONTEXT // 16 + 2  # blocks of 16 tokens; the small pool holds one sequence of the whole context, and a little more
 BUDGETS = {16: 8, 64: 12, 512: 24}  # max_num_batched_tokens and max_num_seqs
 PREEMPTION: dict[str, dict[str, Any]] = {
     "never": {"num_gpu_blocks_override": LARGE},
@@ -74,7 +74,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def requests() -> list[Request]:
-    return mixed_requests(24, SHAPE["vocab_size"])
+    return mixed_requests(32, SHAPE["vocab_size"])
 
 
 @pytest.fixture(scope="module")
