@@ -35,6 +35,10 @@ class EngineConfig:
     quantization: Literal["auto", "none"] = _setting("auto", "auto: weights stay as the file stores them; none: dequantised to dtype")
     device: Literal["auto", "cpu", "cuda"] = _setting("auto", "where the model runs")
     kernels: Literal["auto", "reference", "cpu", "triton"] = _setting("auto", "the set of kernels; auto: cpu or triton, by the device")
+    deterministic: bool = _setting(
+        False,
+        "tokens do not depend on the load, on CUDA too: matrix products by Triton in place of cuBLAS, at some cost; always so on the CPU",
+    )
     num_threads: int | None = _setting(None, "CPU threads that compute; none: all cores")
     enforce_eager: bool = _setting(False, "run operation by operation: no recorded plan, no CUDA graphs")
 

@@ -118,14 +118,19 @@ class Ops(Protocol):
 # gives the bits that the operations give one by one; its result is valid until the next call.
 
 
-def load_ops(name: str, device: torch.device, dtype: torch.dtype, num_threads: int | None = None) -> Ops:
+def load_ops(
+    name: str, device: torch.device, dtype: torch.dtype, num_threads: int | None = None, *, deterministic: bool = False
+) -> Ops:
     """The operation set called `name`: "reference", "cpu" or "triton"; "auto" picks by the device. `num_threads` is for the CPU.
+    `deterministic` asks for batch invariance, which the CPU's always has.
 
-    Raises ValueError for another name, and for a set that does not run on `device`.
+    Raises ValueError for another name, for a set that does not run on `device`, and for one that cannot be deterministic.
     """
     if name == "auto":
         name = "triton" if device.type == "cuda" else "cpu"
     if name == "reference":
+        if deterministic:
+            raise ValueError("the reference kernels cannot be deterministic, their products depend on the load: use kernels=cpu or triton")
         from kernels.reference import ReferenceOps
 
         return ReferenceOps(device, dtype)
@@ -136,5 +141,5 @@ def load_ops(name: str, device: torch.device, dtype: torch.dtype, num_threads: i
     if name == "triton":
         from kernels.triton import TritonOps
 
-        return TritonOps(device, dtype)
+        return TritonOps(device, dtype, deterministic=deterministic)
     raise ValueError(f"there is no kernel set called {name!r}: use auto, reference, cpu or triton")

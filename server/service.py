@@ -247,6 +247,7 @@ class Service:
             settings.quantization,
             settings.device,
             settings.kernels,
+            settings.deterministic,
             settings.kv_cache_dtype,
             settings.enforce_eager,
         )

@@ -92,7 +92,7 @@ def _pick_dtype(config: EngineConfig, device: torch.device, checkpoint_dtype: st
 
 def _load_ops(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Ops:
     try:
-        ops = load_ops(config.kernels, device, dtype, config.num_threads)
+        ops = load_ops(config.kernels, device, dtype, config.num_threads, deterministic=config.deterministic)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     if ops.name == "cpu":

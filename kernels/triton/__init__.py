@@ -24,24 +24,25 @@ class TritonOps:
     """The contracts of `kernels.ops.Ops` on a GPU; on CPU tensors too when Triton runs as an interpreter (TRITON_INTERPRET=1), for tests.
 
     No operation reads a tensor back to the host or allocates anything but its result, so a forward pass can be captured as a
-    CUDA graph. The kernels are batch invariant, but dense products are cuBLAS's, which are not. Raises ValueError for a device
-    that Triton cannot compute on.
+    CUDA graph. The kernels are batch invariant, but dense products are cuBLAS's, which are not, unless `deterministic` asks
+    for Triton's in their place, and for attention that multiplies with one instruction. Raises ValueError for a device that Triton
+    cannot compute on.
     """
 
     name = "triton"
-    batch_invariant = False
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, device: torch.device, dtype: torch.dtype, *, deterministic: bool = False) -> None:
         if device.type != "cuda" and not triton.knobs.runtime.interpret:
             raise ValueError(f"the triton kernels need an NVIDIA GPU, but the device is {device.type!r}: use kernels=auto, or device=cuda")
         if triton.knobs.runtime.interpret and dtype == torch.bfloat16:
             raise ValueError("Triton's interpreter cannot multiply bfloat16 matrices: use dtype=float32 or float16")
         self.device = device
         self.dtype = dtype
-        self._attention = PagedAttention(device)
+        self.batch_invariant = deterministic
+        self._attention = PagedAttention(device, one_instruction=deterministic)
 
     def pack_linear(self, weight: Weight, bias: torch.Tensor | None) -> PackedLinear:
-        return pack_linear(weight, bias, self.device, self.dtype)
+        return pack_linear(weight, bias, self.device, self.dtype, deterministic=self.batch_invariant)
 
     def embedding(self, token_ids: torch.Tensor, table: PackedLinear) -> torch.Tensor:
         return table.lookup(token_ids)

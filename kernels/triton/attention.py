@@ -15,6 +15,7 @@ from kernels.triton.attention_prefill import attention_prefill_kernel
 # Constants and not tuned at run time: they fix the order of every sum, so a change here changes bits.
 SPLIT = 512  # keys of one decode program; a multiple of the tile
 PREFILL_ROWS = 128  # query heads times tokens of one prefill program
+FEW_PREFILL_ROWS = 32  # too few for wgmma, the instruction of sm_90 for 64 rows and more
 PARTIAL_FLOATS = 1 << 24  # 64 MiB: 64 sequences of 30,000 tokens with 32 heads of 128
 
 
@@ -28,10 +29,14 @@ class PagedAttention:
     The buffer for the partial sums of splits is allocated once and never moves (a captured CUDA graph keeps its address). Batches for
     which it is too small are decoded some sequences at a time: enough programs to fill a GPU, and the same bits. One stream only.
 
+    `one_instruction` has prefill multiply with the instruction of decode (mma.sync) on sm_90 too, from smaller tiles, so that equal bits
+    of both do not rest on two instructions that happen to round alike.
+
     In half precision, head sizes up to 128 compile without register spills. float32 of size 128, and size 256, spill.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, one_instruction: bool = False) -> None:
+        self._one_instruction = one_instruction
         self._partials = torch.empty(PARTIAL_FLOATS, dtype=torch.float32, device=device)
 
     def __call__(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:
@@ -47,7 +52,8 @@ class PagedAttention:
     def _prefill(self, out: torch.Tensor, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> None:
         group = shape.num_heads // shape.num_kv_heads
         # float32 is not for the tensor cores, and takes twice the shared memory.
-        rows = max(PREFILL_ROWS if qkv.element_size() == 2 else PREFILL_ROWS // 4, triton.next_power_of_2(group))
+        few = self._one_instruction or qkv.element_size() == 4
+        rows = max(FEW_PREFILL_ROWS if few else PREFILL_ROWS, triton.next_power_of_2(group))
         queries = rows // group
         attention_prefill_kernel[(batch.num_tokens // queries + batch.num_seqs, shape.num_kv_heads)](
             out,

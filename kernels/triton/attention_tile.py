@@ -13,7 +13,7 @@ says so.
 
 What is left to the hardware is the product itself. On sm_80 both kernels use the same instruction (mma.sync). On sm_90 prefill uses
 wgmma, which needs 64 rows, and decode mma.sync: NVIDIA does not promise that these round alike, so there equal bits between prefill and
-decode are likely but not guaranteed.
+decode are likely but not guaranteed; where they must be, prefill is launched with tiles too small for wgmma (`one_instruction`).
 """
 
 from __future__ import annotations

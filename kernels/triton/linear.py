@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from kernels.triton.matmul import matmul
 from kernels.weights import Weight
 
 
@@ -37,6 +38,23 @@ class DenseLinear:
         return F.embedding(rows, self.weight)
 
 
-def pack_linear(weight: Weight, bias: torch.Tensor | None, device: torch.device, dtype: torch.dtype) -> PackedLinear:
+@dataclass(frozen=True)
+class FixedOrderLinear:
+    """A plain matrix, multiplied by a kernel whose sums have one order whatever T is."""
+
+    weight: torch.Tensor  # [out_features, in_features]
+    bias: torch.Tensor | None  # [out_features]
+
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        return matmul(x, self.weight, self.bias)
+
+    def lookup(self, rows: torch.Tensor) -> torch.Tensor:
+        return F.embedding(rows, self.weight)
+
+
+def pack_linear(
+    weight: Weight, bias: torch.Tensor | None, device: torch.device, dtype: torch.dtype, *, deterministic: bool
+) -> PackedLinear:
     """Quantised weights are dequantised here, once: they save disk and download, but no memory on the device."""
-    return DenseLinear(weight.dequantize().to(device, dtype), None if bias is None else bias.to(device, dtype))
+    form = FixedOrderLinear if deterministic else DenseLinear
+    return form(weight.dequantize().to(device, dtype).contiguous(), None if bias is None else bias.to(device, dtype))
