@@ -118,9 +118,7 @@ class Ops(Protocol):
 # gives the bits that the operations give one by one; its result is valid until the next call.
 
 
-def load_ops(
-    name: str, device: torch.device, dtype: torch.dtype, num_threads: int | None = None, *, deterministic: bool = False
-) -> Ops:
+def load_ops(name: str, device: torch.device, dtype: torch.dtype, num_threads: int | None = None, *, deterministic: bool = False) -> Ops:
     """The operation set called `name`: "reference", "cpu" or "triton"; "auto" picks by the device. `num_threads` is for the CPU.
     `deterministic` asks for batch invariance, which the CPU's always has.
 

@@ -38,15 +38,16 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 16, 32, 64])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-http", action="store_true", help="in-process only")
+    parser.add_argument("--deterministic", action="store_true", help="with this setting of the engine: what it costs on CUDA")
     args = parser.parse_args()
     figures: dict[str, dict[str, list[float]]] = {"in-process": {}, "over HTTP": {}}
-    llm = LLM(model=args.model, max_num_seqs=max(args.sequences))
+    llm = LLM(model=args.model, max_num_seqs=max(args.sequences), deterministic=args.deterministic)
     generate(llm, 1, "warm up")
     if args.no_http:
         del figures["over HTTP"]
         measure(llm, None, args, figures)
     else:
-        with server(args.model, max(args.sequences)) as (process, start_seconds):
+        with server(args.model, max(args.sequences), args.deterministic) as (process, start_seconds):
             run_streams(1, "warm up")
             measure(llm, process, args, figures)
             engine = next(child for child in process.children() if child.cmdline()[0].startswith("octavo: engine"))
@@ -85,9 +86,10 @@ def generate(llm: LLM, count: int, salt: str) -> None:
 
 
 @contextmanager
-def server(model: str | None, max_num_seqs: int) -> Iterator[tuple[psutil.Process, float]]:
+def server(model: str | None, max_num_seqs: int, deterministic: bool) -> Iterator[tuple[psutil.Process, float]]:
     command = [sys.executable, "-m", "server.cli", "serve", *([model] if model else [])]
     command += ["--port", str(PORT), "--max-num-seqs", str(max_num_seqs), "--log-level", "warning"]
+    command += ["--deterministic"] if deterministic else []
     started = time.perf_counter()
     process = subprocess.Popen(command)
     try:

@@ -11,7 +11,10 @@ from kernels.sampling import RowLogprobs
 
 def logprobs(logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int32]) -> RowLogprobs:
     """The contract is that of `kernels.ops.Ops.logprobs`."""
-    values = logits.log_softmax(-1)
+    shifted = logits - logits.amax(-1, keepdim=True)
+    # Integers, as on CUDA the order of a sum may depend on the row's place in memory: up to 2**22 of them do not overflow.
+    total = shifted.exp().mul_(2.0**40).to(torch.int64).sum(-1, keepdim=True)
+    values = shifted - (total.double() * 2.0**-40).log().float()
     index = torch.from_numpy(token_ids).to(logits.device).unsqueeze(1)
     ranks = (logits > logits.gather(1, index)).sum(-1) + 1
     top_ids = _top(logits, num_top)

@@ -1,4 +1,4 @@
-"""`sample` in plain PyTorch, for any device. Thresholds are values, not places in a sort, so a row's result is its own."""
+"""`sample` in plain PyTorch, for any device: thresholds are values, not places in a sort, and sums exact, so a row's result is its own."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ def _draw(logits: torch.Tensor, settings: DrawSettings, rows: NDArray[np.int64])
         part = torch.from_numpy(limited).to(logits.device)
         logits[part] = _keep_top_k(logits[part], column(top_k[limited]))
     weights = (logits - logits.amax(-1, keepdim=True)).exp_()  # of the softmax, not normalised
+    # On CUDA the order of a sum depends on the number of rows. Sums in float64 of 2**19 multiples of 2**-34 up to 1 have no rounding.
+    weights = weights.mul_(2.0**34).round_().mul_(2.0**-34)
     limited = np.flatnonzero(top_p < 1.0)
     if limited.size:
         part = torch.from_numpy(limited).to(logits.device)

@@ -5,8 +5,8 @@ they round differently, so a row's bits depend on the rows beside it. Here a num
 is as high for one row as for a thousand (those that are not there are zeros), the sum runs over K from front to back in one program,
 and so the same tensor-core instruction adds the same numbers in the same order.
 
-What it costs: a tile that suits both a decode and a prompt is the best for neither, and its 64 columns by no more than a program per tile
-leave part of a large GPU idle where a weight has few outputs, as nothing is split along K.
+What it costs: a tile that serves decodes and prompts alike is the best for neither; and as nothing is split along K, a weight with few
+outputs has fewer programs in a decode (one for each 64 outputs) than a large GPU has processors.
 """
 
 from __future__ import annotations

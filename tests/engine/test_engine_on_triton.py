@@ -6,6 +6,7 @@ import pytest
 from engine_settings import small_llm
 from small_models import new_llama, save_tokenizer
 
+from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
 
 
@@ -31,3 +32,8 @@ def test_chunks_prefix_hits_and_preemption_give_the_tokens_of_the_reference(mode
     assert stats.preemptions_total > 0
     assert stats.prefix_cache_hits_total > 0
     llm.engine.check()
+
+
+def test_deterministic_is_refused_for_kernels_that_cannot_be(model: str) -> None:
+    with pytest.raises(ConfigError, match="the reference kernels cannot be deterministic"):
+        small_llm(model=model, kernels="reference", deterministic=True)

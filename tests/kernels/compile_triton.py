@@ -21,7 +21,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from kernels.batch import AttentionShape, Batch
-from kernels.triton import TritonOps, activation, attention, blocks, norm, rotary
+from kernels.triton import TritonOps, activation, attention, blocks, matmul, norm, rotary
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64"}
@@ -43,6 +43,8 @@ def main(architectures: list[int]) -> None:
         launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5, 4096))
         compiler.case = {"dtype": str(torch.bfloat16), "head_size": 80}
         launch_attention(torch.bfloat16, AttentionShape(32, 8, 80, 80**-0.5))
+        compiler.case = {"dtype": str(torch.bfloat16), "head_size": 128, "deterministic": True}
+        launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5), deterministic=True)
     try:
         TritonOps(torch.device("cpu"), torch.float16)
     except ValueError as error:
@@ -98,7 +100,7 @@ def resources(compiled: Any) -> dict[str, Any]:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(compiled.asm["cubin"])
         usage = run_tool("cuobjdump", "--dump-resource-usage", cubin)
-        listing = run_tool("nvdisasm", "-c", cubin) if "attention" in compiled.name else ""
+        listing = run_tool("nvdisasm", "-c", cubin) if "attention" in compiled.name or "matmul" in compiled.name else ""
     registers, stack, local = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", usage).groups()
     return {
         "registers": int(registers),
@@ -112,7 +114,7 @@ def run_tool(name: str, *arguments: str | Path) -> str:
     return subprocess.run([TOOLS / name, *arguments], capture_output=True, text=True, check=True).stdout
 
 
-def launch_attention(dtype: torch.dtype, shape: AttentionShape) -> None:
+def launch_attention(dtype: torch.dtype, shape: AttentionShape, *, deterministic: bool = False) -> None:
     """A mixed batch with long contexts, decodes with short ones, and the rotary embedding."""
     num_tokens, num_seqs = 64, 4
     ints = {size: torch.zeros(size, dtype=torch.int32) for size in (num_tokens, num_seqs, num_seqs + 1)}
@@ -131,7 +133,7 @@ def launch_attention(dtype: torch.dtype, shape: AttentionShape) -> None:
     )
     qkv = torch.zeros(num_tokens, shape.qkv_size, dtype=dtype)
     cache = torch.zeros(2, 2, shape.num_kv_heads, 16, shape.head_size, dtype=dtype)
-    attend = attention.PagedAttention(torch.device("cpu"))
+    attend = attention.PagedAttention(torch.device("cpu"), one_instruction=deterministic)
     attend(qkv, cache, batch, shape)
     batch.max_query_len, batch.max_seq_len = 1, 100
     attend(qkv, cache, batch, shape)
@@ -143,6 +145,7 @@ def launch_others(dtype: torch.dtype) -> None:
         x = torch.zeros(2, n, dtype=dtype)
         norm.add_rms_norm(x, x, x[0], 1e-5)
     norm.rms_norm(x, x[0], 1e-5)
+    matmul.matmul(x, torch.zeros(6144, 4096, dtype=dtype), None)
     gate_up = torch.zeros(2, 2 * 14336, dtype=dtype)
     activation.silu_and_mul(gate_up)
     activation.gelu_tanh_and_mul(gate_up)

@@ -15,6 +15,7 @@ KERNELS = {
     "gated_activation_kernel",
     "copy_blocks_kernel",
     "rotary_and_write_kv_kernel",
+    "matmul_kernel",
     "attention_decode_kernel",
     "attention_merge_kernel",
     "attention_prefill_kernel",
@@ -54,15 +55,20 @@ def test_no_kernel_asks_for_more_shared_memory_than_there_is(compiled):
         assert report["shared"] <= SHARED_BYTES[report["arch"]], report
 
 
-def test_attention_runs_on_the_tensor_cores_and_copies_asynchronously(compiled):
+def test_attention_and_products_run_on_the_tensor_cores_and_copy_asynchronously(compiled):
     for report in compiled:
-        instructions = report["instructions"]
-        if report["kernel"] == "attention_prefill_kernel":
-            assert instructions["HGMMA" if report["arch"] == 90 else "HMMA"] > 0, report
-            assert instructions["LDGSTS"] > 0, report
-        if report["kernel"] == "attention_decode_kernel":
-            assert instructions["HMMA"] > 0, report  # 16 rows are too few for HGMMA
-            assert instructions["LDGSTS"] > 0, report
+        if report["kernel"] in ("attention_decode_kernel", "attention_prefill_kernel", "matmul_kernel"):
+            is_large = report["constants"]["ROWS"] >= 64  # fewer rows are too few for HGMMA
+            assert report["instructions"]["HGMMA" if is_large and report["arch"] == 90 else "HMMA"] > 0, report
+            assert report["instructions"]["LDGSTS"] > 0, report
+
+
+def test_deterministic_attention_multiplies_with_one_instruction_whatever_the_number_of_queries(compiled):
+    reports = [report for report in compiled if report.get("deterministic") and "prefill" in report["kernel"]]
+    assert {report["arch"] for report in reports} == {80, 90}
+    for report in reports:
+        assert report["instructions"]["HMMA"] > 0, report
+        assert report["instructions"]["HGMMA"] == 0, report
 
 
 def test_kernels_are_not_compiled_anew_for_another_number_of_tokens(compiled):

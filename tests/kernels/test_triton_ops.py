@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -117,6 +118,21 @@ def test_linear_embedding_and_gather_agree_with_the_reference(dtype):
                 results.append((ops.linear(x, packed), ops.embedding(rows, packed), ops.gather_rows(x, rows)))
             for actual, expected in zip(*results, strict=True):
                 assert_close(actual, expected, dtype)
+
+
+def test_log_probabilities_do_not_depend_on_the_order_in_which_the_vocabulary_is_summed():
+    """On CUDA that order may change with a row's place among the others."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * noise(generator, 1, 5000)
+    orders = [torch.randperm(5000, generator=generator) for _ in range(5)]
+    ops, _ = both_ops(torch.float32)
+    places = [int((order == 7).nonzero()) for order in orders]
+    chosen = [
+        ops.logprobs(logits[:, order.to(DEVICE)], np.array([place]), np.zeros(1, np.int32)).chosen[0]
+        for order, place in zip(orders, places, strict=True)
+    ]
+    assert set(chosen) == {ops.logprobs(logits, np.array([7]), np.zeros(1, np.int32)).chosen[0]}
+    assert chosen[0] == pytest.approx(float(logits.double().log_softmax(-1)[0, 7]), abs=1e-5)
 
 
 def test_no_operation_of_a_step_waits_for_the_device(monkeypatch):
