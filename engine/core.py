@@ -16,9 +16,10 @@ from engine.host_cache import HostCache
 from engine.messages import EngineRequest, SequenceOutput
 from engine.model_config import ModelConfig, resolve_max_model_len
 from engine.preemption import Preemption
-from engine.scheduler import ScheduledStep, Scheduler
+from engine.scheduler import Scheduler
 from engine.stats import EngineStats
 from engine.step import StepOutput
+from engine.step_builder import ScheduledStep
 from engine.timeline import Timeline
 
 

@@ -9,27 +9,17 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from engine.beam_search import BeamSearch, BeamSearches
 from engine.block_manager import BlockManager
-from engine.host_cache import BlockPairs
 from engine.messages import EngineRequest, SequenceOutput
 from engine.outputs import FinishReason, TokenLogprobs
 from engine.preemption import Preemption
 from engine.sequence import Sequence, SequenceStatus
 from engine.siblings import Siblings
-from engine.step import BlockUpdate, NewSequence, StepInput, StepOutput
+from engine.step import StepOutput
+from engine.step_builder import ScheduledStep, StepBuilder, new_sequence
 from engine.waiting_queue import WaitingQueue
-
-
-@dataclass(frozen=True)
-class ScheduledStep:
-    """A step under way: what the worker was told, and whose it is."""
-
-    input: StepInput
-    sequences: list[Sequence]  # side by side with input.slots
-    preempted: list[str]  # request ids of those that gave their blocks up for it
 
 
 class Scheduler:
@@ -112,7 +102,7 @@ class Scheduler:
 
     def schedule(self) -> ScheduledStep | None:
         """The next step, its blocks obtained; None when nothing can run."""
-        step = _StepBuilder(self.running)
+        step = StepBuilder(self.running)
         budget = self.token_budget
         for sequence in [s for s in self.running if s.is_decoding]:
             if sequence.status is SequenceStatus.RUNNING and not sequence.reached_max_tokens:
@@ -134,7 +124,7 @@ class Scheduler:
             if sequence.status is SequenceStatus.RUNNING:
                 step.update_blocks(sequence, changed)
         self._changed_blocks.clear()
-        step.new_sequences += [_new_sequence(s) for s in self._renewed if s.status is SequenceStatus.RUNNING and s.block_table]
+        step.new_sequences += [new_sequence(s) for s in self._renewed if s.status is SequenceStatus.RUNNING and s.block_table]
         self._renewed.clear()
         return step.build(self.block_manager.take_copies(), *self.block_manager.take_swaps())
 
@@ -172,7 +162,7 @@ class Scheduler:
 
     # -- parts of schedule -------------------------------------------------------------------------------------------------------------
 
-    def _grow_or_preempt(self, sequence: Sequence, step: _StepBuilder) -> list[Sequence]:
+    def _grow_or_preempt(self, sequence: Sequence, step: StepBuilder) -> list[Sequence]:
         """Room for the newest token of the sequence, and of all its search's beams, if need be taken from those that go last.
 
         Returns those that can be scheduled: beams all with the first of them. None: it was itself the last.
@@ -192,7 +182,7 @@ class Scheduler:
             step.update_blocks(member, changed)
         return members
 
-    def _prefill(self, sequence: Sequence, budget: int, step: _StepBuilder) -> int:
+    def _prefill(self, sequence: Sequence, budget: int, step: StepBuilder) -> int:
         """Schedule the next chunk of a prompt, without what another one has computed since. Returns its length."""
         step.update_blocks(sequence, self.block_manager.adopt_cached(sequence))
         num_tokens = self._chunk_len(sequence.num_uncomputed_tokens, budget)
@@ -203,7 +193,7 @@ class Scheduler:
         threshold = self.long_prefill_token_threshold
         return min(num_uncomputed, budget, threshold) if threshold else min(num_uncomputed, budget)
 
-    def _is_one_cut_too_many(self, candidate: Sequence, budget: int, step: _StepBuilder) -> bool:
+    def _is_one_cut_too_many(self, candidate: Sequence, budget: int, step: StepBuilder) -> bool:
         """Whether the candidate's prompt would be cut while as many as may be are cut already."""
         if self._chunk_len(candidate.num_tokens, budget) == candidate.num_tokens:
             return False
@@ -213,7 +203,7 @@ class Scheduler:
         num_uncomputed = candidate.num_tokens - self.block_manager.num_tokens_to_share(candidate, sibling)
         return self._chunk_len(num_uncomputed, budget) < num_uncomputed
 
-    def _schedule_chunk(self, sequence: Sequence, num_tokens: int, step: _StepBuilder) -> None:
+    def _schedule_chunk(self, sequence: Sequence, num_tokens: int, step: StepBuilder) -> None:
         start = sequence.num_computed_tokens
         sequence.num_computed_tokens += num_tokens
         samples = sequence.num_uncomputed_tokens == 0
@@ -228,7 +218,7 @@ class Scheduler:
         # Preempted while its newest token was being computed: the worker can be told of it once that is known.
         return None if sequence is None or sequence.num_pending_tokens else sequence
 
-    def _admit(self, sequence: Sequence, step: _StepBuilder) -> bool:
+    def _admit(self, sequence: Sequence, step: StepBuilder) -> bool:
         # Some blocks are left to the running ones, or a sequence admitted now would soon be preempted for them.
         num_spare = min(len(self.running), self.block_manager.num_blocks // 10)
         was_swapped = sequence.is_swapped
@@ -247,7 +237,7 @@ class Scheduler:
             member.status = SequenceStatus.RUNNING
             member.rank = sequence.rank
             insort(self.running, member, key=lambda s: s.rank)
-        step.new_sequences.append(_new_sequence(sequence))
+        step.new_sequences.append(new_sequence(sequence))
         return True
 
     def _count_prefix_hit(self, sequence: Sequence) -> int:
@@ -415,62 +405,3 @@ class Scheduler:
 def _together(sequence: Sequence) -> list[Sequence]:
     """The sequence, or all beams of its search: they run, wait and end as one."""
     return [sequence] if sequence.search is None else sequence.search.beams
-
-
-def _new_sequence(sequence: Sequence) -> NewSequence:
-    assert sequence.slot is not None
-    params = sequence.request.params
-    return NewSequence(
-        slot=sequence.slot,
-        token_ids=list(sequence.token_ids),
-        num_prompt_tokens=sequence.num_prompt_tokens,
-        params=params,
-        seed=sequence.request.seed,
-        sample_index=sequence.request.sample_index,
-        block_ids=list(sequence.block_table),
-        prompt_logprobs=params.prompt_logprobs if sequence.wants_prompt_logprobs else None,
-        num_candidates=None if sequence.search is None else sequence.search.num_candidates,
-    )
-
-
-class _StepBuilder:
-    """Collects one step's lists."""
-
-    def __init__(self, running: list[Sequence]) -> None:
-        self.sequences: list[Sequence] = []
-        self.preempted: list[str] = []
-        self.new_sequences: list[NewSequence] = []
-        self.block_updates: list[BlockUpdate] = []
-        self.slots: list[int] = []
-        self.starts: list[int] = []
-        self.query_lens: list[int] = []
-        self.samples: list[bool] = []
-        # Of sequences that siblings may fork from, by request id: how many leading tokens the steps before this one have computed.
-        self.num_written = {s.request_id: s.num_computed_tokens for s in running if s.request.group_id is not None}
-
-    def add(self, sequence: Sequence, start: int, num_tokens: int, samples: bool) -> None:
-        assert sequence.slot is not None
-        self.sequences.append(sequence)
-        self.slots.append(sequence.slot)
-        self.starts.append(start)
-        self.query_lens.append(num_tokens)
-        self.samples.append(samples)
-
-    def update_blocks(self, sequence: Sequence, changed: list[int]) -> None:
-        assert sequence.slot is not None
-        for index in changed:
-            self.block_updates.append(BlockUpdate(sequence.slot, index, [sequence.block_table[index]]))
-
-    def build(self, block_copies: BlockPairs, swap_outs: BlockPairs, swap_ins: BlockPairs) -> ScheduledStep:
-        step_input = StepInput(
-            new_sequences=self.new_sequences,
-            block_updates=self.block_updates,
-            block_copies=block_copies,
-            slots=self.slots,
-            starts=self.starts,
-            query_lens=self.query_lens,
-            samples=self.samples,
-            swap_outs=swap_outs,
-            swap_ins=swap_ins,
-        )
-        return ScheduledStep(step_input, self.sequences, self.preempted)

@@ -6,8 +6,8 @@ from collections import deque
 
 import msgspec
 
-from engine.scheduler import ScheduledStep
 from engine.step import StepOutput
+from engine.step_builder import ScheduledStep
 
 CAPACITY = 1024  # steps
 

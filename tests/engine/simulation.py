@@ -19,8 +19,9 @@ from engine.outputs import TokenLogprobs
 from engine.policies import POLICIES
 from engine.preemption import Preemption, PreemptionMode
 from engine.sampling_params import SamplingParams
-from engine.scheduler import ScheduledStep, Scheduler
+from engine.scheduler import Scheduler
 from engine.sequence import Sequence, SequenceStatus
+from engine.step_builder import ScheduledStep
 
 
 @dataclass(frozen=True)

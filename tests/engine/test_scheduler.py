@@ -9,9 +9,10 @@ from engine.block_manager import BlockManager
 from engine.messages import EngineRequest, SequenceOutput
 from engine.outputs import Logprob, TokenLogprobs
 from engine.sampling_params import SamplingParams
-from engine.scheduler import ScheduledStep, Scheduler
+from engine.scheduler import Scheduler
 from engine.sequence import SequenceStatus
 from engine.step import StepOutput
+from engine.step_builder import ScheduledStep
 
 BLOCK_SIZE = 4
 EOS = 0

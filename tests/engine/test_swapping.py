@@ -7,9 +7,10 @@ from engine.host_cache import HostCache
 from engine.messages import EngineRequest
 from engine.preemption import Preemption, PreemptionMode
 from engine.sampling_params import SamplingParams
-from engine.scheduler import ScheduledStep, Scheduler
+from engine.scheduler import Scheduler
 from engine.sequence import Sequence, SequenceStatus
 from engine.step import StepOutput
+from engine.step_builder import ScheduledStep
 
 
 class Bench:
