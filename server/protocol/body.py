@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from server.errors import ApiError
 from server.limits import check_counts
-from server.protocol.fates import Parameter, sort_parameters
+from server.protocol.fate import Parameter, sort_parameters
 from server.record import HAS_ARRIVED
 
 _LONGEST_NAME = 200

@@ -5,80 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
-
-from server.errors import ApiError, unsupported
 from server.limits import LIMITS, MAX_STOP_STRINGS
-from server.logs import logger
-
-
-class Fate(Enum):
-    """What becomes of a parameter."""
-
-    IMPLEMENTED = "implemented"
-    ACCEPTED = "accepted, no effect here"
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of one endpoint. null always means the same as leaving it out."""
-
-    name: str
-    fate: Fate
-    note: str
-    neutral: tuple[Any, ...] = ()  # for REFUSED: the values that ask for nothing, and are accepted
-    extra: bool = False  # not OpenAI's: taught by other self-hosted servers
-
-    def accepts(self, value: Any) -> bool:
-        """Whether a refused parameter's value asks for nothing."""
-        return any(type(value) in (type(one), int, float) and value == one for one in self.neutral)
-
-
-def sort_parameters(body: dict[str, Any], table: dict[str, Parameter], allow_unknown: bool) -> dict[str, Any]:
-    """The implemented parameters of a body.
-
-    Raises ApiError (400) for a refused one whose value asks for something, and for unknown ones unless they are allowed.
-    """
-    kept: dict[str, Any] = {}
-    unknown: list[str] = []
-    for name, value in body.items():
-        parameter = table.get(name)
-        if parameter is None:
-            unknown.append(name)
-        elif value is None or parameter.fate is Fate.ACCEPTED:
-            continue
-        elif parameter.fate is Fate.IMPLEMENTED:
-            kept[name] = value
-        elif not parameter.accepts(value):
-            raise unsupported(name, f"{name} is not supported here: {parameter.note}")
-    if unknown and not allow_unknown:
-        names = ", ".join(repr(name[:100]) for name in unknown[:10])
-        raise ApiError(400, f"unknown parameter: {names}", param=unknown[0][:100], code="unknown_parameter")
-    if unknown:
-        logger.warning("unknown parameters were ignored: %s", ", ".join(repr(name[:100]) for name in unknown[:10]))
-    return kept
-
-
-def _implemented(name: str, note: str = "", extra: bool = False) -> Parameter:
-    return Parameter(name, Fate.IMPLEMENTED, note, extra=extra)
-
-
-def _accepted(name: str, note: str, extra: bool = False) -> Parameter:
-    return Parameter(name, Fate.ACCEPTED, note, extra=extra)
-
-
-def _refused(name: str, note: str, *neutral: Any, extra: bool = False) -> Parameter:
-    return Parameter(name, Fate.REFUSED, note, neutral, extra=extra)
-
-
-def _by_name(parameters: Iterable[Parameter]) -> dict[str, Parameter]:
-    table = {parameter.name: parameter for parameter in parameters}
-    return dict(sorted(table.items(), key=lambda item: (item[1].extra, item[0])))
-
+from server.protocol.fate import Parameter
+from server.protocol.fate import accepted as _accepted
+from server.protocol.fate import by_name as _by_name
+from server.protocol.fate import implemented as _implemented
+from server.protocol.fate import refused as _refused
 
 _NO_GRAMMAR = "output cannot be constrained to a grammar yet"
 _NO_TOOLS = "tools are not implemented"

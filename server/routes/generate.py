@@ -14,7 +14,7 @@ from engine.errors import InvalidRequestError
 from server.generation import Terms
 from server.presence import while_connected
 from server.protocol.body import RequestBody, check_content_type, parse_body, read_body
-from server.protocol.fates import Parameter
+from server.protocol.fate import Parameter
 from server.protocol.sampling import SamplingBody
 from server.record import record_of
 from server.service import Service

@@ -16,7 +16,7 @@ from server.protocol import fates
 from server.protocol.body import RequestBody
 from server.protocol.chat import ChatCompletionRequest
 from server.protocol.completions import CompletionRequest
-from server.protocol.fates import Fate, Parameter, sort_parameters
+from server.protocol.fate import Fate, Parameter, sort_parameters
 from server.protocol.sampling import StreamOptions
 from server.protocol.tokenization import DetokenizeRequest, TokenizeRequest
 
