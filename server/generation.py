@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineDeadError
-from engine.outputs import RequestOutput
+from engine.outputs import RequestOutput, TokenLogprobs
 from engine.sampling_params import SamplingParams
 from server.errors import ApiError
 from server.record import RequestRecord
@@ -46,6 +46,7 @@ class Generation:
         self.prompt_token_ids = prompt_token_ids
         self.completion_tokens = 0
         self.cached_tokens = 0
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None  # when asked for, from the first output on
         self._service = service
         self._record = record
         self._stream = service.engine.generate(
@@ -96,6 +97,8 @@ class Generation:
                 if output.num_cached_tokens and not self.cached_tokens:
                     self.cached_tokens = output.num_cached_tokens
                     record.cached_tokens += output.num_cached_tokens
+                if output.prompt_logprobs is not None:
+                    self.prompt_logprobs = output.prompt_logprobs
                 for sequence in output.outputs:
                     if sequence.finish_reason == "abort":
                         raise self._end or ApiError(503, "the request was aborted by the server", code="request_aborted")

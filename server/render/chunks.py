@@ -39,8 +39,13 @@ class ChunkWriter:
 
     def rich_text(self, index: int, text: str, logprobs: Any, extras: dict[str, Any]) -> bytes:
         """The frame of text with what else belongs to its tokens."""
-        body: dict[str, Any] = {"delta": {"content": text}} if self._in_delta else {"text": text}
-        return self._choice({"index": index, **body, "logprobs": logprobs, "finish_reason": None, **extras}, {})
+        if self._in_delta:
+            return self.delta(index, {"content": text}, logprobs, extras)
+        return self._choice({"index": index, "text": text, "logprobs": logprobs, "finish_reason": None, **extras}, {})
+
+    def delta(self, index: int, fields: dict[str, Any], logprobs: Any, extras: dict[str, Any]) -> bytes:
+        """Chat: the frame of a delta with these fields."""
+        return self._choice({"index": index, "delta": fields, "logprobs": logprobs, "finish_reason": None, **extras}, {})
 
     def role(self, index: int, top_level: dict[str, Any]) -> bytes:
         """Chat: the frame that opens a choice. `top_level` stands beside the choices."""
