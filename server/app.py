@@ -12,6 +12,7 @@ from starlette.responses import Response
 from octavo import __version__
 from server.config import ServerConfig
 from server.errors import error_response, http_error
+from server.keys import KeyRing
 from server.middleware import RequestMiddleware
 from server.record import record_of
 from server.routes import chat, completions, health, models, tokenize
@@ -27,15 +28,15 @@ _NO_PAGES: dict[str, Any] = {"docs_url": None, "redoc_url": None}
 def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
     """The app that serves `engine`. Whoever runs it calls `app.state.service.start()`, and shuts the engine down at the end.
 
-    Raises ConfigError when the configured chat template cannot be used.
+    Raises ConfigError when the configured chat template or the file of API keys cannot be used.
     """
-    service = Service(engine, config)
+    service, keys = Service(engine, config), KeyRing(config)
     app = FastAPI(title="Octavo", version=__version__, root_path=config.root_path, redirect_slashes=False, **_NO_PAGES)
-    app.state.service = service
+    app.state.service, app.state.keys = service, keys
     for family in (chat, completions, models, tokenize, health):
         app.include_router(family.router)
     app.add_exception_handler(HTTPException, _answer_http_exception)
-    app.add_middleware(RequestMiddleware, config=config, metrics=service.metrics)
+    app.add_middleware(RequestMiddleware, config=config, metrics=service.metrics, keys=keys)
     if config.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=list(config.cors_origins), allow_methods=["*"], allow_headers=["*"])
     return app

@@ -1,4 +1,4 @@
-"""The command line: `octavo serve | chat | version`.
+"""The command line: `octavo serve | chat | keys | version`.
 
 Exit statuses: 0 all went well, 1 the engine died, 2 a setting or a model that cannot work, 3 the port is taken, 130 and 143 a second
 Ctrl-C or SIGTERM cut the server short.
@@ -17,6 +17,7 @@ import typer
 
 from engine.errors import ConfigError, EngineDeadError, ModelLoadError
 from octavo import __version__
+from server import keys_command
 from server.settings import Setting, all_settings, load_configs
 
 EXIT_ENGINE_DIED = 1
@@ -155,6 +156,9 @@ def chat(
     if url_argument is not None and url is not None:
         raise ConfigError("the server is named twice: as an argument and by --url")
     return TerminalChat(url_argument or url or _DEFAULT_URL, model, system, api_key, temperature, max_tokens).run()
+
+
+app.add_typer(keys_command.app, name="keys")
 
 
 @app.command("version")

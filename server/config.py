@@ -25,6 +25,10 @@ class ServerConfig:
     cors_origins: tuple[str, ...] = _setting((), "web pages' origins that may call this server from a browser; '*': all; may be repeated")
     api_key: str | None = _setting(None, "key that clients must send as a bearer token; none: no key asked", "OCTAVO_API_KEY")
 
+    api_keys_file: str | None = _setting(
+        None, "file of API keys, each with a name and limits, as `octavo keys add` writes it; read again on SIGHUP"
+    )
+
     served_model_name: tuple[str, ...] = _setting((), "name of the model in the API; may be repeated, the first is reported")
     chat_template: str | None = _setting(None, "Jinja template, or a file that holds one; none: the model's own")
     generation_config: Literal["auto", "none"] = _setting(

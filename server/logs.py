@@ -68,6 +68,8 @@ class PrettyFormatter(logging.Formatter):
 def log_access(record: RequestRecord, ended: float) -> None:
     """The one line of a request. Rate is output tokens per second after the first one."""
     fields: dict[str, Any] = {"id": record.request_id}
+    if record.caller.name:
+        fields["key"] = record.caller.name
     if record.prompt_tokens:
         fields["prompt_tokens"] = record.prompt_tokens
         fields["cached_tokens"] = record.cached_tokens

@@ -62,6 +62,10 @@ class Metrics:
         self._responses = Counter(
             "octavo_http_responses", "HTTP answers, by method and status", ["method", "status"], registry=self.registry
         )
+        self._key_requests = Counter("octavo_key_requests", "HTTP requests, by the name of their API key", ["key"], registry=self.registry)
+        self._key_tokens = Counter(
+            "octavo_key_tokens", "Tokens, by the name of the request's API key", ["key", "kind"], registry=self.registry
+        )
         self.pending = Gauge("octavo_http_requests_pending", "Generating requests that this process holds", registry=self.registry)
 
     def render(self) -> bytes:
@@ -72,6 +76,10 @@ class Metrics:
         """Count a request once its answer is out."""
         method = record.method if record.method in ("GET", "POST", "DELETE", "OPTIONS", "HEAD") else "other"
         self._responses.labels(method, "left" if record.client_left else str(record.status)).inc()
+        if key := record.caller.name:
+            self._key_requests.labels(key).inc()
+            self._key_tokens.labels(key, "prompt").inc(record.prompt_tokens)
+            self._key_tokens.labels(key, "completion").inc(record.completion_tokens)
         for reason in record.finish_reasons:
             self._finished.labels(reason).inc()
         if record.first_token is not None:

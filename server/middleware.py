@@ -5,7 +5,6 @@ Pure ASGI, because a wrapper that reads the body or the response would cost ever
 
 from __future__ import annotations
 
-import hmac
 import time
 from typing import Any
 
@@ -13,7 +12,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.config import ServerConfig
-from server.errors import ApiError, as_api_error, error_response, is_foreseen
+from server.errors import as_api_error, error_response, is_foreseen
+from server.keys import KeyRing
 from server.logs import log_access, logger
 from server.metrics import Metrics
 from server.record import RequestRecord, new_record
@@ -24,10 +24,11 @@ _OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"})
 class RequestMiddleware:
     """Gives each request a RequestRecord and, whatever happens, an answer."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig, metrics: Metrics, keys: KeyRing) -> None:
         self.app = app
         self.config = config
         self.metrics = metrics
+        self.keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -45,7 +46,8 @@ class RequestMiddleware:
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # uvicorn, whose scope still says HEAD, sends the headers alone
         try:
-            self._check_key(scope)
+            if scope["path"] not in _OPEN_PATHS and scope["method"] != "OPTIONS":
+                record.caller = self.keys.identify(scope["headers"])
             await self.app(scope, receive, send_with_id)
         except ClientDisconnect:
             record.client_left = True
@@ -58,15 +60,6 @@ class RequestMiddleware:
             self.metrics.request_ended(record, ended)
             if self.config.access_log:
                 log_access(record, ended)
-
-    def _check_key(self, scope: Scope) -> None:
-        if self.config.api_key is None or scope["path"] in _OPEN_PATHS or scope["method"] == "OPTIONS":
-            return
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        kind, _, key = given.partition(b" ")
-        if kind.lower() != b"bearer" or not hmac.compare_digest(key.strip(), self.config.api_key.encode()):
-            message = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY'"
-            raise ApiError(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
 
     async def _answer_error(self, error: Exception, record: RequestRecord, scope: Scope, receive: Receive, send: Any) -> None:
         if not is_foreseen(error):

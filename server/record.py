@@ -11,6 +11,8 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
+from server.caller import ANYBODY, Caller
+
 SCOPE_KEY = "octavo.record"
 HAS_ARRIVED = "octavo.has_arrived"  # in the scope once all of the request's body has been received
 _SANE_ID = re.compile(r"[\w.:/@+=-]{1,128}", re.ASCII)
@@ -23,6 +25,7 @@ class RequestRecord:
     request_id: str  # the client's x-request-id if it sent a usable one
     method: str
     path: str
+    caller: Caller = ANYBODY
     started: float = field(default_factory=time.perf_counter)
     first_token: float | None = None
     status: int | None = None  # None until the answer begins

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import signal
 import socket
 import sys
@@ -16,6 +17,7 @@ import uvicorn
 from server.app import build_app
 from server.config import ServerConfig
 from server.http_protocol import protocol_with
+from server.keys import KeyRing
 from server.listen import url_of
 from server.logs import logger, set_up
 from server.service import Service
@@ -61,6 +63,9 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
             )
         )
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        if config.api_keys_file is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service_app.state.keys.reload)
+        _warn_if_open(listener, service_app.state.keys)
         try:
             await _start_engine(service, url_of(listener), signals)
             await signals.first()
@@ -76,6 +81,12 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
         await engine.shutdown(patience=_ENGINE_PATIENCE if status == 0 else 0.0)
     logger.info("stopped")
     return status
+
+
+def _warn_if_open(listener: socket.socket, keys: KeyRing) -> None:
+    host = listener.getsockname()[0]
+    if not keys.asks_for_keys and not ipaddress.ip_address(host).is_loopback:
+        logger.warning("anyone who reaches %s may use this server: set --api-key or --api-keys-file, or listen on 127.0.0.1", host)
 
 
 async def _start_engine(service: Service, url: str, signals: _Signals) -> None:

@@ -27,7 +27,10 @@ _SAMPLING = (
     _implemented("stream"),
     _implemented("stream_options", "`include_usage`, `continuous_usage_stats`; `include_obfuscation` has no effect"),
     _implemented("logprobs"),
-    _implemented("user", "whose turn the request takes with `--scheduling-policy fair`; left out: the API key's"),
+    _implemented(
+        "user",
+        "whose turn the request takes with `--scheduling-policy fair`, unless it has a key of `--api-keys-file`, whose turn it takes then",
+    ),
     _implemented("frequency_penalty", "-2 to 2"),
     _implemented("presence_penalty", "-2 to 2"),
     _implemented("logit_bias", "-100 to 100 for each of up to 1024 token ids"),

@@ -12,6 +12,7 @@ from fastapi.responses import Response
 
 from engine.errors import InvalidRequestError
 from server.generation import Terms
+from server.keys import key_in
 from server.presence import while_connected
 from server.protocol.body import RequestBody, check_content_type, parse_body, read_body
 from server.protocol.fate import Parameter
@@ -43,11 +44,17 @@ def terms_of(request: Request, body: SamplingBody) -> Terms:
 
 
 def _tenant_of(request: Request, body: SamplingBody) -> str:
-    """Whose request it is: the user that the client names, or else the client's API key, which goes no further than here."""
+    """Whose turn a request takes: that of its key's holder.
+
+    Where all clients have one key or none, it is that of the user whom the client names, or else of whatever key it sent.
+    """
+    caller = record_of(request).caller
+    if not caller.is_shared:
+        return f"key:{caller.name}"
     if body.end_user is not None:
         return f"user:{body.end_user}"
-    key = request.headers.get("authorization", "")
-    return f"key:{hashlib.sha256(key.encode()).hexdigest()[:16]}" if key else ""
+    key = key_in(request.scope["headers"])
+    return f"anonymous:{hashlib.sha256(key).hexdigest()[:16]}" if key else ""
 
 
 def fit_prompt(token_ids: list[int], body: SamplingBody, max_model_len: int, max_tokens: int | None, param: str) -> list[int]:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import httpx
 import openai
 import pytest
-from live_server import RunningServer, running_server
+from live_server import Guarded, RunningServer, running_server
+
+from server.keys import add_key
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +18,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with running_server(tmp_path_factory.mktemp("server")) as running:
         running.wait_until_ready()
         yield running
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """The default model behind keys."""
+    directory = tmp_path_factory.mktemp("guarded")
+    path = directory / "keys"
+    keys = {"front": add_key(path, "front", None, admin=False, requests=None, tokens=None)}
+    with running_server(directory, "--api-keys-file", str(path), "--host", "0.0.0.0") as running:
+        running.wait_until_ready()
+        yield Guarded(running, path, keys)
 
 
 @pytest.fixture(scope="session")

@@ -67,6 +67,19 @@ class RunningServer:
             time.sleep(0.1)
 
 
+@dataclass
+class Guarded:
+    """A server with a file of keys."""
+
+    server: RunningServer
+    path: Path  # of the file
+    keys: dict[str, str]  # by the holder's name
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+
 @contextmanager
 def running_server(directory: Path, *flags: str) -> Iterator[RunningServer]:
     """Starts a server and yields it as soon as it listens; stops it at the end."""

@@ -14,7 +14,9 @@ import pytest
 from live_server import RunningServer, running_server
 from starlette.requests import Request
 
+from server.caller import ANYBODY, Caller
 from server.protocol.chat import ChatCompletionRequest
+from server.record import new_record
 from server.routes.generate import _tenant_of
 
 LONG: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 1000, "ignore_eos": True}
@@ -125,9 +127,15 @@ def test_one_users_single_request_is_not_behind_all_of_anothers(tmp_path: Path) 
     assert finished.index("one") <= 8  # some of the others may have ended before it came; in order of arrival it would be 12
 
 
-def _tenant(key: str | None, **body: Any) -> str:
-    headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
-    request = Request({"type": "http", "headers": headers})
+def _tenant(key: str | None, caller: Caller = ANYBODY, **body: Any) -> str:
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "headers": [] if key is None else [(b"authorization", f"Bearer {key}".encode())],
+    }
+    new_record(scope).caller = caller
+    request = Request(scope)
     return _tenant_of(request, ChatCompletionRequest(messages=[{"role": "user", "content": "a"}], **body))  # type: ignore[list-item]
 
 
@@ -137,3 +145,11 @@ def test_a_request_takes_its_users_turn_or_else_that_of_its_key() -> None:
     assert _tenant("secret") != _tenant("other")
     assert "secret" not in _tenant("secret")
     assert _tenant(None) == ""
+
+
+def test_who_has_a_key_of_their_own_gains_no_turns_by_naming_users() -> None:
+    assert (
+        _tenant("secret", Caller("front"), user="ann")
+        == _tenant("secret", Caller("front"), user="bob")
+        != _tenant("secret", Caller("back"))
+    )
