@@ -29,7 +29,7 @@ SHORTEST_KEY = 20  # characters of a key that is made elsewhere
 
 _NAME = re.compile(r"[\w.@+-]{1,64}", re.ASCII)
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-_LIMITS = {"requests": "requests_per_minute", "tokens": "tokens_per_minute"}
+_LIMITS = ("requests", "tokens")  # per minute
 
 
 class KeyRing:
@@ -148,10 +148,12 @@ def _holder(words: list[str]) -> tuple[bytes, Caller]:
     for word in rest:
         field, _, value = word.partition("=")
         if field in _LIMITS and value.isascii() and value.isdigit():
-            limits[_LIMITS[field]] = int(value)
+            limits[field] = int(value)
         elif word != "admin":
             raise ValueError(f"{word[:64]!r} is not requests=NUMBER, tokens=NUMBER or admin")
-    return bytes.fromhex(found[1]), Caller(name, "admin" in rest, **limits)
+    return bytes.fromhex(found[1]), Caller(
+        name, "admin" in rest, requests_per_minute=limits.get("requests"), tokens_per_minute=limits.get("tokens")
+    )
 
 
 def _digest(key: bytes) -> bytes:
