@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.errors import EngineDeadError
+from engine.errors import EngineDeadError, InvalidRequestError
 from engine.outputs import RequestOutput, TokenLogprobs
 from engine.sampling_params import SamplingParams
 from server.errors import ApiError
+from server.protocol.sampling import SamplingBody
 from server.record import RequestRecord
 
 if TYPE_CHECKING:
@@ -115,3 +116,17 @@ class Generation:
             raise self._end or error from None
         finally:
             self._leave()
+
+
+def fit_prompt(token_ids: list[int], body: SamplingBody, max_model_len: int, max_tokens: int | None, param: str) -> list[int]:
+    """The prompt after truncate_prompt_tokens, from the left. Raises InvalidRequestError for an empty one."""
+    if not token_ids:
+        raise InvalidRequestError(f"{param} is empty: there is nothing to go on from", param=param)
+    keep = body.truncate_prompt_tokens
+    if keep is None:
+        return token_ids
+    if keep == -1:
+        keep = max(1, max_model_len - (max_tokens or 1))
+    if keep == 0:
+        raise InvalidRequestError("truncate_prompt_tokens must be at least 1, or -1", param="truncate_prompt_tokens")
+    return token_ids[-keep:]

@@ -7,13 +7,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from server.generation import Generation
+from server.chat.preparation import begin_chat
 from server.protocol import fates
 from server.protocol.chat import ChatCompletionRequest
 from server.record import record_of
 from server.render.chat import ChatAnswer
-from server.render.tokens import TokenText
-from server.routes.generate import answer_waiting, body_of, documented, fit_prompt, service_of, terms_of
+from server.routes.generate import answer_waiting, body_of, documented, service_of, terms_of
 from server.sse import EventStream
 
 router = APIRouter()
@@ -24,28 +23,21 @@ async def create_chat_completion(request: Request) -> Any:
     """Answer a conversation, whole or as a stream of chunks."""
     service, record = service_of(request), record_of(request)
     body = await body_of(request, ChatCompletionRequest, fates.CHAT)
-    model = service.resolve_model(body.model)
-    body.check_streaming()
-    max_tokens, logprobs = body.token_limit(), body.wanted_logprobs()
-    params = body.sampling_params(service.defaults, service.tokenizer.vocab_size, max_tokens, logprobs, body.prompt_logprobs)
-    service.admit(record, 1, params.num_sequences)
-
-    text = await service.render(body.messages, body, record.body_size)
-    (token_ids,) = await service.encode([text], body.add_special_tokens, "messages")
-    prompt = fit_prompt(token_ids, body, service.engine.max_model_len, max_tokens, "messages")
+    answer_id = f"chatcmpl-{record.hex}"
+    chat = await begin_chat(service, record, body, terms_of(request, body), answer_id)
     answer = ChatAnswer(
-        id=f"chatcmpl-{record.hex}",
+        id=answer_id,
         created=int(time.time()),
-        model=model,
+        model=chat.model,
         system_fingerprint=service.system_fingerprint,
         n=body.n,
-        token_text=TokenText(service.tokenizer, body.skip_special_tokens),
+        token_text=chat.token_text,
         with_logprobs=body.logprobs,
         with_token_ids=body.return_token_ids,
+        new_parser=chat.new_parser,
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
     )
-    generation = Generation(service, record, prompt, params, answer.id, terms_of(request, body))
     if body.stream:
-        return EventStream(answer.stream(generation), service.config.sse_keepalive)
-    return await answer_waiting(request, answer.whole(generation))
+        return EventStream(answer.stream(chat.generation), service.config.sse_keepalive)
+    return await answer_waiting(request, answer.whole(chat.generation))

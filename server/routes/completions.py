@@ -8,13 +8,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from engine.errors import InvalidRequestError
-from server.generation import Generation
+from server.generation import Generation, fit_prompt
 from server.protocol import fates
 from server.protocol.completions import CompletionRequest, Prompt
 from server.record import record_of
 from server.render.completions import CompletionAnswer
 from server.render.tokens import TokenText
-from server.routes.generate import answer_waiting, body_of, documented, fit_prompt, service_of, terms_of
+from server.routes.generate import answer_waiting, body_of, documented, service_of, terms_of
 from server.service import Service
 from server.sse import EventStream
 

@@ -1,4 +1,4 @@
-"""What the generating endpoints do alike: read the body, cut the prompt, answer a client that waits."""
+"""What the generating endpoints do alike: read the body, say whose it is, answer a client that waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
-from engine.errors import InvalidRequestError
 from server.generation import Terms
 from server.keys import key_in
 from server.presence import while_connected
@@ -43,32 +42,20 @@ def terms_of(request: Request, body: SamplingBody) -> Terms:
     return Terms(body.priority, body.cache_salt, _tenant_of(request, body), timeout)
 
 
-def _tenant_of(request: Request, body: SamplingBody) -> str:
-    """Whose turn a request takes: that of its key's holder.
-
-    Where all clients have one key or none, it is that of the user whom the client names, or else of whatever key it sent.
-    """
+def owner_of(request: Request) -> str:
+    """Whose a request is: its key's holder's, or where all clients have one key or none, that of whatever key it carries."""
     caller = record_of(request).caller
     if not caller.is_shared:
         return f"key:{caller.name}"
-    if body.end_user is not None:
-        return f"user:{body.end_user}"
     key = key_in(request.scope["headers"])
     return f"anonymous:{hashlib.sha256(key).hexdigest()[:16]}" if key else ""
 
 
-def fit_prompt(token_ids: list[int], body: SamplingBody, max_model_len: int, max_tokens: int | None, param: str) -> list[int]:
-    """The prompt after truncate_prompt_tokens, from the left. Raises InvalidRequestError for an empty one."""
-    if not token_ids:
-        raise InvalidRequestError(f"{param} is empty: there is nothing to go on from", param=param)
-    keep = body.truncate_prompt_tokens
-    if keep is None:
-        return token_ids
-    if keep == -1:
-        keep = max(1, max_model_len - (max_tokens or 1))
-    if keep == 0:
-        raise InvalidRequestError("truncate_prompt_tokens must be at least 1, or -1", param="truncate_prompt_tokens")
-    return token_ids[-keep:]
+def _tenant_of(request: Request, body: SamplingBody) -> str:
+    """Whose turn a request takes: its owner's. Where all clients have one key or none, that of the user whom the client names."""
+    if record_of(request).caller.is_shared and body.end_user is not None:
+        return f"user:{body.end_user}"
+    return owner_of(request)
 
 
 async def answer_waiting(request: Request, work: Coroutine[Any, Any, dict[str, Any]]) -> Response:

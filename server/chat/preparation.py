@@ -1,0 +1,47 @@
+"""From a chat completion's body to a running generation: the way of every API that answers with messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine.chat.deltas import MessageParser, PlainText
+from engine.sampling_params import SamplingParams
+from server.generation import Generation, Terms, fit_prompt
+from server.protocol.chat import ChatCompletionRequest
+from server.record import RequestRecord
+from server.render.tokens import TokenText
+from server.service import Service
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A chat request that runs in the engine."""
+
+    model: str  # as the answer reports it
+    params: SamplingParams
+    token_text: TokenText
+    generation: Generation
+    new_parser: Callable[[], MessageParser] = PlainText
+
+
+async def begin_chat(service: Service, record: RequestRecord, body: ChatCompletionRequest, terms: Terms, request_id: str) -> Chat:
+    """Start what a body asks for. Its places are given back when the record ends.
+
+    Raises ApiError, InvalidRequestError or OverloadedError for what cannot be served.
+    """
+    model = service.resolve_model(body.model)
+    body.check_streaming()
+    max_tokens, logprobs = body.token_limit(), body.wanted_logprobs()
+    params = body.sampling_params(service.defaults, service.tokenizer.vocab_size, max_tokens, logprobs, body.prompt_logprobs)
+    service.admit(record, 1, params.num_sequences)
+    prompt = await chat_prompt(service, body, record.body_size)
+    generation = Generation(service, record, prompt, params, request_id, terms)
+    return Chat(model, params, TokenText(service.tokenizer, body.skip_special_tokens), generation)
+
+
+async def chat_prompt(service: Service, body: ChatCompletionRequest, num_bytes: int) -> list[int]:
+    """The tokens that the model is to go on from, for a body of `num_bytes` bytes. Raises InvalidRequestError when there are none."""
+    text = await service.render(body.messages, body, num_bytes)
+    (token_ids,) = await service.encode([text], body.add_special_tokens, "messages")
+    return fit_prompt(token_ids, body, service.engine.max_model_len, body.token_limit(), "messages")
