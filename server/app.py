@@ -14,6 +14,7 @@ from server.config import ServerConfig
 from server.errors import error_response, http_error
 from server.keys import KeyRing
 from server.middleware import RequestMiddleware
+from server.rate_limits import EXPOSED_HEADERS
 from server.record import record_of
 from server.routes import chat, completions, health, models, tokenize
 from server.service import Service
@@ -38,7 +39,10 @@ def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_middleware(RequestMiddleware, config=config, metrics=service.metrics, keys=keys)
     if config.cors_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(config.cors_origins), allow_methods=["*"], allow_headers=["*"])
+        exposed = ["x-request-id", "retry-after", "retry-after-ms", *EXPOSED_HEADERS]
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(config.cors_origins), allow_methods=["*"], allow_headers=["*"], expose_headers=exposed
+        )
     return app
 
 

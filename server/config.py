@@ -29,6 +29,14 @@ class ServerConfig:
         None, "file of API keys, each with a name and limits, as `octavo keys add` writes it; read again on SIGHUP"
     )
 
+    rate_limit_requests: int = _setting(
+        0, "requests per minute of each API key, or of each client address where no key is asked for; 0: no limit"
+    )
+    rate_limit_tokens: int = _setting(0, "tokens per minute, prompts and answers together, likewise; 0: no limit")
+    forwarded_allow_ips: str = _setting(
+        "", "addresses and networks, separated by commas, of proxies whose X-Forwarded-For is believed; '*': all; none: nobody's"
+    )
+
     served_model_name: tuple[str, ...] = _setting((), "name of the model in the API; may be repeated, the first is reported")
     chat_template: str | None = _setting(None, "Jinja template, or a file that holds one; none: the model's own")
     generation_config: Literal["auto", "none"] = _setting(
@@ -63,6 +71,9 @@ class ServerConfig:
         for name in ("max_body_size", "max_pending_requests", "max_sequences_per_request", "backlog"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, but is {getattr(self, name)}")
+        for name in ("rate_limit_requests", "rate_limit_tokens"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be 0 or more, but is {getattr(self, name)}")
         if self.request_timeout is not None and not self.request_timeout > 0:
             raise ConfigError(f"request_timeout must be a number of seconds above 0, but is {self.request_timeout}: leave it out for none")
         if not all(name.strip() for name in self.served_model_name):

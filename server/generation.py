@@ -12,6 +12,7 @@ from engine.outputs import RequestOutput, TokenLogprobs
 from engine.sampling_params import SamplingParams
 from server.errors import ApiError
 from server.protocol.sampling import SamplingBody
+from server.rate_limits import UNSTATED_TOKENS
 from server.record import RequestRecord
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class Terms:
 class Generation:
     """An async iterator over a request's output deltas. Leaving it early, aborts the request in the engine.
 
-    Raises at once InvalidRequestError or OverloadedError for what the engine refuses; while iterating RequestTimeoutError,
-    EngineDeadError, or ApiError when the server ends the request itself.
+    Raises at once ApiError 429 when the caller's tokens per minute are used up, and InvalidRequestError or OverloadedError for what the
+    engine refuses; while iterating RequestTimeoutError, EngineDeadError, or ApiError when the server ends the request itself.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Generation:
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None  # when asked for, from the first output on
         self._service = service
         self._record = record
+        _charge(record, len(prompt_token_ids), params, service.engine.max_model_len)
         self._stream = service.engine.generate(
             prompt_token_ids,
             params,
@@ -130,3 +132,16 @@ def fit_prompt(token_ids: list[int], body: SamplingBody, max_model_len: int, max
     if keep == 0:
         raise InvalidRequestError("truncate_prompt_tokens must be at least 1, or -1", param="truncate_prompt_tokens")
     return token_ids[-keep:]
+
+
+def _charge(record: RequestRecord, prompt_tokens: int, params: SamplingParams, longest: int) -> None:
+    """Charge the caller for all the tokens that a prompt may cost, and settle with what the request did cost once it has ended."""
+    if not record.allowance.limits_tokens:
+        return
+    answer_tokens = UNSTATED_TOKENS if params.max_tokens is None else params.max_tokens
+    # What goes beyond the context is for the engine to refuse, with words of its own.
+    most = prompt_tokens + params.num_sequences * max(0, min(answer_tokens, longest - prompt_tokens))
+    record.allowance.take("tokens", most)
+    if not record.charged_tokens:
+        record.at_end.append(lambda: record.allowance.give_back(record.charged_tokens - record.prompt_tokens - record.completion_tokens))
+    record.charged_tokens += most

@@ -16,6 +16,7 @@ from server.errors import as_api_error, error_response, is_foreseen
 from server.keys import KeyRing
 from server.logs import log_access, logger
 from server.metrics import Metrics
+from server.rate_limits import RateLimits
 from server.record import RequestRecord, new_record
 
 _OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"})
@@ -29,6 +30,7 @@ class RequestMiddleware:
         self.config = config
         self.metrics = metrics
         self.keys = keys
+        self.limits = RateLimits(config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -40,14 +42,13 @@ class RequestMiddleware:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id), *record.allowance.headers()]
             await send(message)
 
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # uvicorn, whose scope still says HEAD, sends the headers alone
         try:
-            if scope["path"] not in _OPEN_PATHS and scope["method"] != "OPTIONS":
-                record.caller = self.keys.identify(scope["headers"])
+            self._let_in(scope, record)
             await self.app(scope, receive, send_with_id)
         except ClientDisconnect:
             record.client_left = True
@@ -60,6 +61,15 @@ class RequestMiddleware:
             self.metrics.request_ended(record, ended)
             if self.config.access_log:
                 log_access(record, ended)
+
+    def _let_in(self, scope: Scope, record: RequestRecord) -> None:
+        """Raises ApiError 401 for a key that is missing or wrong, and 429 for one request too many."""
+        if scope["path"] in _OPEN_PATHS or scope["method"] == "OPTIONS":
+            return
+        record.caller = self.keys.identify(scope["headers"])
+        if scope["method"] == "POST":
+            record.allowance = self.limits.of(record.caller, (scope.get("client") or ("",))[0])
+            record.allowance.take("requests", 1)
 
     async def _answer_error(self, error: Exception, record: RequestRecord, scope: Scope, receive: Receive, send: Any) -> None:
         if not is_foreseen(error):

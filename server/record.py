@@ -12,6 +12,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from server.caller import ANYBODY, Caller
+from server.rate_limits import UNLIMITED, Allowance
 
 SCOPE_KEY = "octavo.record"
 HAS_ARRIVED = "octavo.has_arrived"  # in the scope once all of the request's body has been received
@@ -26,6 +27,8 @@ class RequestRecord:
     method: str
     path: str
     caller: Caller = ANYBODY
+    allowance: Allowance = UNLIMITED
+    charged_tokens: int = 0  # to the allowance, until the request has ended and is settled
     started: float = field(default_factory=time.perf_counter)
     first_token: float | None = None
     status: int | None = None  # None until the answer begins

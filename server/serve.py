@@ -57,6 +57,8 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=bool(config.forwarded_allow_ips),
+                forwarded_allow_ips=config.forwarded_allow_ips,
                 timeout_keep_alive=config.timeout_keep_alive,
                 timeout_graceful_shutdown=_LAST_BYTES,
                 backlog=config.backlog,

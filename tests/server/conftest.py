@@ -25,7 +25,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """The default model behind keys."""
     directory = tmp_path_factory.mktemp("guarded")
     path = directory / "keys"
-    keys = {"front": add_key(path, "front", None, admin=False, requests=None, tokens=None)}
+    limits: dict[str, dict[str, int]] = {"front": {}, "few-requests": {"requests": 60}, "few-tokens": {"tokens": 600}}
+    keys = {
+        name: add_key(path, name, None, admin=False, requests=limit.get("requests"), tokens=limit.get("tokens"))
+        for name, limit in limits.items()
+    }
     with running_server(directory, "--api-keys-file", str(path), "--host", "0.0.0.0") as running:
         running.wait_until_ready()
         yield Guarded(running, path, keys)
