@@ -32,7 +32,11 @@ class EngineConfig:
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = _setting(
         "auto", "type of activations and of weights that are not quantised; auto: float32 on the CPU, the checkpoint's on CUDA"
     )
-    quantization: Literal["auto", "none"] = _setting("auto", "auto: weights stay as the file stores them; none: dequantised to dtype")
+    quantization: Literal["auto", "none", "int8", "int4"] = _setting(
+        "auto",
+        "auto: weights stay as the file stores them; none: dequantised to dtype; "
+        "int8, int4: weights stored as floats are rounded to groups of 32 codes as they are read",
+    )
     device: Literal["auto", "cpu", "cuda"] = _setting("auto", "where the model runs")
     kernels: Literal["auto", "reference", "cpu", "triton"] = _setting("auto", "the set of kernels; auto: cpu or triton, by the device")
     deterministic: bool = _setting(

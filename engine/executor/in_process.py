@@ -42,7 +42,7 @@ class InProcessExecutor:
         num_blocks = plan_num_blocks(config, block_bytes, max_model_len, device) if device.type == "cpu" else 0
         num_host_blocks = plan_num_host_blocks(config, block_bytes, device)
         with loading_bar(f"loading {source.name}") as progress:
-            model.parameters.load(source.weights(progress), ops, dequantize=config.quantization == "none")
+            model.parameters.load(source.weights(progress), ops, config.quantization)
         if device.type != "cpu":
             num_blocks = plan_num_blocks(config, block_bytes, max_model_len, device)
 

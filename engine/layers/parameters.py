@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from engine.errors import ModelLoadError
+from engine.quantization import conversion_to
 from kernels.ops import Ops
-from kernels.weights import DenseWeight, Weight
+from kernels.weights import Weight
 
 # Takes one tensor of the checkpoint; packs its layer once all of its tensors are there.
 Taker = Callable[[Ops, "Weight | torch.Tensor"], None]
@@ -45,8 +46,12 @@ class Parameters:
         """Some checkpoints hold this one; the model does not need it."""
         self._ignored.add(name)
 
-    def load(self, weights: Iterable[tuple[str, Weight | torch.Tensor]], ops: Ops, dequantize: bool) -> None:
-        """Hand each tensor to its layer. Raises ModelLoadError if one is missing, unknown or of the wrong shape."""
+    def load(self, weights: Iterable[tuple[str, Weight | torch.Tensor]], ops: Ops, quantization: str = "auto") -> None:
+        """Hand each tensor to its layer, matrices in the form that `quantization` (EngineConfig) asks for.
+
+        Raises ModelLoadError if one is missing, unknown, of the wrong shape, or in a form that cannot be brought to the one asked for.
+        """
+        convert = conversion_to(quantization)
         missing = dict(self._takers)
         for name, weight in weights:
             if name in self._ignored or name.endswith("rotary_emb.inv_freq"):
@@ -55,10 +60,8 @@ class Parameters:
             if taker is None:
                 problem = "holds twice" if name in self._takers else "holds a tensor that its architecture does not have:"
                 raise ModelLoadError(f"the checkpoint {problem} {name}")
-            if dequantize and not isinstance(weight, torch.Tensor):
-                weight = DenseWeight(weight.dequantize())
             try:
-                taker(ops, weight)
+                taker(ops, weight if isinstance(weight, torch.Tensor) else convert(name, weight))
             except ShapeError as error:
                 raise ModelLoadError(f"the checkpoint's {name} {error}: its config and its weights do not belong together") from error
         if missing:

@@ -7,7 +7,7 @@ from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
-WEIGHT_F32, WEIGHT_Q4, WEIGHT_Q8 = 0, 1, 2
+WEIGHT_F32, WEIGHT_Q4, WEIGHT_Q8, WEIGHT_F16, WEIGHT_BF16 = 0, 1, 2, 3, 4
 TILE = 16  # output features that are computed together
 ROWS_TOKENS, ROWS_LOGITS = 0, 1
 SILU, GELU_TANH = 0, 1

@@ -1,4 +1,4 @@
-"""Weights in the forms that the C kernels read: float32 panels, or tiles of small codes with scales."""
+"""Weights in the forms that the C kernels read: panels of floats in their stored type, or tiles of small codes with scales."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.cpu.structs import CODES_INT8, CODES_INT16, TILE, WEIGHT_F32, WEIGHT_Q4, WEIGHT_Q8, PackArgs, WeightStruct
+from kernels.cpu.structs import (
+    CODES_INT8,
+    CODES_INT16,
+    TILE,
+    WEIGHT_BF16,
+    WEIGHT_F16,
+    WEIGHT_F32,
+    WEIGHT_Q4,
+    WEIGHT_Q8,
+    PackArgs,
+    WeightStruct,
+)
 from kernels.cpu.threads import ThreadPool
 from kernels.weights import QuantizedWeight, Weight
+
+FLOAT_FORMS = {torch.float32: WEIGHT_F32, torch.float16: WEIGHT_F16, torch.bfloat16: WEIGHT_BF16}
 
 
 @dataclass(frozen=True)
@@ -29,18 +42,19 @@ class PackedLinear:
 
 
 def pack(weight: Weight, bias: torch.Tensor | None, pool: ThreadPool) -> PackedLinear:
-    """Codes of up to 4 bits become Q4 tiles, of up to 8 bits Q8 tiles; what has neither form is kept in float32."""
+    """Codes of up to 4 bits become Q4 tiles, of up to 8 bits Q8 tiles; what has neither form is kept in floats."""
     if isinstance(weight, QuantizedWeight) and weight.group_size % 16 == 0:
         return pack_quantized(weight, bias, pool)
     return pack_dense(weight.dequantize(), bias, pool)
 
 
 def pack_dense(matrix: torch.Tensor, bias: torch.Tensor | None, pool: ThreadPool) -> PackedLinear:
-    """[out, in] of any float type -> float32 panels [out / 16, in, 16]."""
+    """[out, in] of any float type -> panels [out / 16, in, 16] of float32, float16 or bfloat16, as they came."""
     out_features, in_features = matrix.shape
-    values = matrix.detach().to("cpu", torch.float32).contiguous()
-    data = torch.empty(tiles(out_features) * in_features * TILE, dtype=torch.float32)
-    struct = WeightStruct(form=WEIGHT_F32, in_features=in_features, out_features=out_features, data=data.data_ptr())
+    dtype = matrix.dtype if matrix.dtype in FLOAT_FORMS else torch.float32
+    values = matrix.detach().to("cpu", dtype).contiguous()
+    data = torch.empty(tiles(out_features) * in_features * TILE, dtype=dtype)
+    struct = WeightStruct(form=FLOAT_FORMS[dtype], in_features=in_features, out_features=out_features, data=data.data_ptr())
     pool.run(PackArgs(pointer(struct), values.data_ptr()))
     return finish(struct, data, bias, 0)
 

@@ -22,7 +22,7 @@ class Forward:
         self.config = source.config()
         self.ops = load_ops(kernels, torch.device("cpu"), torch.float32)
         self.model = build_model(self.config, max_model_len, torch.device("cpu"))
-        self.model.parameters.load(source.weights(), self.ops, dequantize=True)
+        self.model.parameters.load(source.weights(), self.ops, quantization="none")
         self.max_model_len = max_model_len
 
     @torch.inference_mode()

@@ -1,10 +1,16 @@
 // Rows read out of a packed matrix: the table of token embeddings, which is often the output layer's matrix too.
 #include "quantized.h"
 
-static void read_row_f32(const weight_t *table, int64_t row, float *out) {
-    const int64_t in = table->in_features;
-    const float *panel = (const float *)table->data + row / TILE * in * TILE + row % TILE;
-    for (int64_t k = 0; k < in; k++) out[k] = panel[k * TILE];
+static void read_row_of_floats(const weight_t *table, int64_t row, float *out) {
+    const int64_t in = table->in_features, start = row / TILE * in * TILE + row % TILE;
+    const float *floats = (const float *)table->data + start;
+    const uint16_t *halves = (const uint16_t *)table->data + start;
+    if (table->form == WEIGHT_F32)
+        for (int64_t k = 0; k < in; k++) out[k] = floats[k * TILE];
+    else if (table->form == WEIGHT_F16)
+        for (int64_t k = 0; k < in; k++) out[k] = half_to_float(halves[k * TILE]);
+    else
+        for (int64_t k = 0; k < in; k++) out[k] = bfloat_to_float(halves[k * TILE]);
 }
 
 static float scale_at(const uint8_t *scales, int64_t index, int32_t scale_bytes) {
@@ -43,8 +49,8 @@ static void run(worker_t *worker, const void *context, int32_t num_threads, int3
     const span_t tokens = span_of(item, worker->step->num_tokens, num_threads, ROW_TURNS);
     for (int64_t t = tokens.begin; t < tokens.end; t++) {
         float *out = args->out + t * table->in_features;
-        if (table->form == WEIGHT_F32) read_row_f32(table, worker->step->token_ids[t], out);
-        else read_row_quantized(table, worker->step->token_ids[t], out);
+        if (table->group_size) read_row_quantized(table, worker->step->token_ids[t], out);
+        else read_row_of_floats(table, worker->step->token_ids[t], out);
     }
     (void)phase;
 }

@@ -22,7 +22,7 @@ static void run(worker_t *worker, const void *context, int32_t num_threads, int3
     const span_t tiles = span_of(item, num_tiles(args), num_threads, turns(step, args));
     if (args->weight->form == WEIGHT_Q4) linear_q4_tiles(step, args, tiles);
     else if (args->weight->form == WEIGHT_Q8) linear_q8_tiles(step, args, tiles);
-    else linear_f32_tiles(step, args, tiles);
+    else linear_float_tiles(step, args, tiles);
     (void)phase;
 }
 

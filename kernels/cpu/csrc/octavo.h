@@ -100,11 +100,11 @@ void quantize_row(const float *x, const codes_t *codes, int64_t row);
 
 // ---- Weights -----------------------------------------------------------------------------------------------------------------------
 
-enum { WEIGHT_F32 = 0, WEIGHT_Q4 = 1, WEIGHT_Q8 = 2 };
+enum { WEIGHT_F32 = 0, WEIGHT_Q4 = 1, WEIGHT_Q8 = 2, WEIGHT_F16 = 3, WEIGHT_BF16 = 4 };
 enum { TILE = 16 }; // output features that are computed together
 
 // A matrix [out_features, in_features] as tiles of 16 output features; the last tile is padded with zeros.
-//   F32: per tile, for each input feature the 16 weights of the tile's outputs.
+//   F32, F16, BF16: per tile, for each input feature the 16 weights of the tile's outputs.
 //   Q4, Q8: per tile, per group of input features: codes, 16 scales, and 16 minimums if has_mins (linear_q4.c, linear_q8.c).
 typedef struct {
     const void *data;
@@ -112,7 +112,7 @@ typedef struct {
     int32_t form; // WEIGHT_*
     int32_t in_features;
     int32_t out_features;
-    int32_t group_size; // 16 or 32; 0 for F32
+    int32_t group_size; // 16 or 32; 0 for floats
     int32_t scale_bytes; // 2: scales and minimums are float16; 4: float32
     int32_t has_mins;
     int64_t group_bytes; // of one tile's group
@@ -159,7 +159,7 @@ typedef struct {
 
 typedef struct {
     const weight_t *weight;
-    const float *x; // F32
+    const float *x; // F32, F16, BF16
     codes_t codes; // Q4, Q8
     float *out;
     int32_t rows;
@@ -224,7 +224,7 @@ typedef struct {
 // Brings a matrix as a checkpoint stores it into `weight`'s form.
 typedef struct {
     const weight_t *weight;
-    const void *values; // [out, in]: float32, or int8 codes
+    const void *values; // [out, in]: floats of the form's type, or int8 codes
     const float *scales, *mins; // [out, in / group_size]; mins may be NULL
     int32_t offset; // added to each code
 } pack_args_t;
@@ -259,7 +259,7 @@ extern const kernel_t embedding_kernel, norm_kernel, quantize_kernel, linear_ker
     gather_kernel, copy_blocks_kernel, pack_kernel, sample_kernel, logprobs_kernel;
 
 // One span of a product's tiles.
-void linear_f32_tiles(const step_t *step, const linear_args_t *args, span_t tiles);
+void linear_float_tiles(const step_t *step, const linear_args_t *args, span_t tiles);
 void linear_q4_tiles(const step_t *step, const linear_args_t *args, span_t tiles);
 void linear_q8_tiles(const step_t *step, const linear_args_t *args, span_t tiles);
 

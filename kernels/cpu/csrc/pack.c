@@ -2,14 +2,23 @@
 #include "quantized.h"
 
 // Output features past the last one become zeros.
-static void pack_tile_f32(const pack_args_t *pack, int64_t tile) {
-    const weight_t *weight = pack->weight;
-    const int64_t in = weight->in_features;
-    float *panel = (float *)weight->data + tile * in * TILE;
+static void pack_tile_of_4_bytes(const pack_args_t *pack, int64_t tile) {
+    const int64_t in = pack->weight->in_features;
+    uint32_t *panel = (uint32_t *)pack->weight->data + tile * in * TILE;
     for (int64_t c = 0; c < TILE; c++) {
         const int64_t row = tile * TILE + c;
-        const float *values = (const float *)pack->values + row * in;
-        for (int64_t k = 0; k < in; k++) panel[k * TILE + c] = row < weight->out_features ? values[k] : 0.0f;
+        const uint32_t *values = (const uint32_t *)pack->values + row * in;
+        for (int64_t k = 0; k < in; k++) panel[k * TILE + c] = row < pack->weight->out_features ? values[k] : 0;
+    }
+}
+
+static void pack_tile_of_2_bytes(const pack_args_t *pack, int64_t tile) {
+    const int64_t in = pack->weight->in_features;
+    uint16_t *panel = (uint16_t *)pack->weight->data + tile * in * TILE;
+    for (int64_t c = 0; c < TILE; c++) {
+        const int64_t row = tile * TILE + c;
+        const uint16_t *values = (const uint16_t *)pack->values + row * in;
+        for (int64_t k = 0; k < in; k++) panel[k * TILE + c] = row < pack->weight->out_features ? values[k] : 0;
     }
 }
 
@@ -61,8 +70,9 @@ static void run(worker_t *worker, const void *context, int32_t num_threads, int3
     const pack_args_t *pack = context;
     const span_t tiles = span_of(item, num_tiles(pack), num_threads, 4);
     for (int64_t tile = tiles.begin; tile < tiles.end; tile++) {
-        if (pack->weight->form == WEIGHT_F32) pack_tile_f32(pack, tile);
-        else pack_tile_quantized(pack, tile);
+        if (pack->weight->group_size) pack_tile_quantized(pack, tile);
+        else if (pack->weight->form == WEIGHT_F32) pack_tile_of_4_bytes(pack, tile);
+        else pack_tile_of_2_bytes(pack, tile);
     }
     (void)worker, (void)phase;
 }

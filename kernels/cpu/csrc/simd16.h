@@ -13,6 +13,9 @@ typedef __m512i v16i;
 INLINE v16f w_set(float x) { return _mm512_set1_ps(x); }
 INLINE v16f w_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE v16f w_load_half(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+INLINE v16f w_load_bfloat(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
 INLINE void w_store(float *p, v16f x) { _mm512_storeu_ps(p, x); }
 INLINE v16f w_mul(v16f a, v16f b) { return _mm512_mul_ps(a, b); }
 INLINE v16f w_fma(v16f a, v16f b, v16f c) { return _mm512_fmadd_ps(a, b, c); }
@@ -33,6 +36,7 @@ typedef struct {
 INLINE v16f w_set(float x) { return (v16f){{v_set(x), v_set(x)}}; }
 INLINE v16f w_load(const float *p) { return (v16f){{v_load(p), v_load(p + LANES)}}; }
 INLINE v16f w_load_half(const uint16_t *p) { return (v16f){{v_load_half(p), v_load_half(p + LANES)}}; }
+INLINE v16f w_load_bfloat(const uint16_t *p) { return (v16f){{v_load_bfloat(p), v_load_bfloat(p + LANES)}}; }
 INLINE void w_store(float *p, v16f x) {
     v_store(p, x.half[0]);
     v_store(p + LANES, x.half[1]);
