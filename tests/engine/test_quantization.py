@@ -13,7 +13,6 @@ from transformers import LlamaForCausalLM
 
 from engine.errors import ModelLoadError
 from engine.llm import LLM
-from engine.loader.source import resolve_model
 from engine.quantization import conversion_to
 from engine.sampling_params import SamplingParams
 from kernels.cpu.plan import Plan
@@ -90,11 +89,3 @@ def test_a_checkpoint_of_codes_is_not_rounded_again(tmp_path: Path, quantization
     path = write_gguf(tmp_path / "model.gguf", new_llama(), GGMLQuantizationType.Q8_0)
     with pytest.raises(ModelLoadError, match="stored in 8 bits already: use --quantization auto"):
         small_llm(model=str(path), quantization=quantization)
-
-
-def test_one_matrix_at_a_time_is_held_beside_what_is_packed(tmp_path: Path) -> None:
-    """The loader hands out matrices one by one, and each is rounded before the next is read."""
-    source = resolve_model(saved(new_llama(**LARGER), tmp_path, torch.float16))
-    convert = conversion_to("int8")
-    seen = [convert(name, weight).shape for name, weight in source.weights() if not isinstance(weight, torch.Tensor)]
-    assert len(seen) == 2 + 2 * 7
