@@ -36,9 +36,9 @@ def tensors() -> Tensors:
     return result
 
 
-def load(tensors: Tensors | list[tuple[str, Weight | torch.Tensor]], dequantize: bool = False) -> TinyModel:
+def load(tensors: Tensors | list[tuple[str, Weight | torch.Tensor]], quantization: str = "auto") -> TinyModel:
     model = TinyModel()
-    model.parameters.load(tensors.items() if isinstance(tensors, dict) else tensors, OPS, dequantize)
+    model.parameters.load(tensors.items() if isinstance(tensors, dict) else tensors, OPS, quantization)
     return model
 
 
@@ -104,9 +104,9 @@ def test_quantised_weights_are_dequantised_when_asked() -> None:
         quantised = QuantizedWeight(torch.ones(10, 4, dtype=torch.int8), torch.ones(10, 1), None, 4, 4, False)
         yield from {**tensors(), "embed.weight": quantised}.items()
 
-    for dequantize, kind in ((False, QuantizedWeight), (True, DenseWeight)):
+    for quantization, kind in (("auto", QuantizedWeight), ("none", DenseWeight)):
         seen.clear()
-        TinyModel().parameters.load(weights(), Watching(torch.device("cpu"), torch.float32), dequantize)
+        TinyModel().parameters.load(weights(), Watching(torch.device("cpu"), torch.float32), quantization)
         assert seen == [kind, DenseWeight]
 
 
