@@ -12,6 +12,7 @@ from typing import Any
 from engine.admission import Admission
 from engine.config import EngineConfig
 from engine.errors import ConfigError, EngineDeadError, InvalidRequestError, ModelLoadError, OctavoError, RequestTimeoutError
+from engine.grammar.compiler import GrammarCompiler
 from engine.loader.source import resolve_model
 from engine.messages import AbortRequests, AddRequest, Call, CallResult, EngineFailed, EngineReady, SequenceOutput, StepOutputs
 from engine.model_config import resolve_max_model_len
@@ -55,8 +56,10 @@ class AsyncLLMEngine:
             raise
         self.stats = EngineStats()
         self.num_restarts = 0
+        vocab_size = self.model_config.vocab_size
+        self.grammars = GrammarCompiler(lambda: self.tokenizer, vocab_size, self.model_config.eos_token_ids)
         self._builder = RequestBuilder(
-            self.max_model_len, self.model_config.vocab_size, config.seed, self.tokenizer, max_num_seqs=config.seq_budget
+            self.max_model_len, vocab_size, config.seed, self.tokenizer, max_num_seqs=config.seq_budget, grammars=self.grammars
         )
         self._admission = Admission(config.max_waiting_requests, config.max_waiting_tokens)
         self._streams: dict[str, RequestStream] = {}  # by the engine's id of each sequence

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +34,14 @@ class SlotTables:
             self.block_tables[update.slot, update.first_index : update.first_index + len(update.block_ids)] = update.block_ids
 
 
+class SamplingRows(NamedTuple):
+    """The scheduled sequences for which a token is drawn; all are [num_rows]."""
+
+    indices: NDArray[np.int64]  # among the scheduled sequences
+    slots: NDArray[np.int64]
+    positions: NDArray[np.int64]  # of the token that is drawn
+
+
 @dataclass(frozen=True)
 class StepArrays:
     """The scheduled sequences of a step, side by side; all are [num_seqs]."""
@@ -53,6 +63,11 @@ class StepArrays:
     @property
     def ends(self) -> NDArray[np.int64]:
         return self.starts + self.query_lens
+
+    @cached_property
+    def sampling(self) -> SamplingRows:
+        indices = np.flatnonzero(self.samples)
+        return SamplingRows(indices, self.slots[indices], self.ends[indices])
 
 
 class BatchBuffers:

@@ -13,6 +13,7 @@ from engine.core import EngineCore
 from engine.errors import InvalidRequestError
 from engine.executor.device import resolve_device
 from engine.executor.in_process import InProcessExecutor
+from engine.grammar.compiler import GrammarCompiler
 from engine.loader.source import resolve_model
 from engine.model_config import resolve_max_model_len
 from engine.output_processor import OutputProcessor, merge
@@ -42,14 +43,17 @@ class LLM:
         self.tokenizer = source.tokenizer()
         template = source.chat_template()
         self._chat_template = None if template is None else ChatTemplate(template, self.tokenizer.bos_token, self.tokenizer.eos_token)
+        tokenizer = self.tokenizer
+        grammars = GrammarCompiler(lambda: tokenizer, model_config.vocab_size, model_config.eos_token_ids)
         self._builder = RequestBuilder(
             resolve_max_model_len(config, model_config),
             model_config.vocab_size,
             config.seed,
             self.tokenizer,
             max_num_seqs=config.seq_budget,
+            grammars=grammars,
         )
-        self.engine = EngineCore(config, model_config, InProcessExecutor(config, source))
+        self.engine = EngineCore(config, model_config, InProcessExecutor(config, source, grammars))
         self._builder.learn_pool(self.engine.block_manager.num_blocks, config.block_size)
 
     def generate(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from engine.batch_buffers import BatchBuffers, SlotTables, StepArrays
 from engine.cache_engine import CacheEngine
+from engine.grammar.compiler import GrammarCompiler
 from engine.models import Model
 from engine.outputs import TokenLogprobs
 from engine.sampler import Sampler, token_logprobs
@@ -37,6 +38,7 @@ class ModelRunner:
         block_size: int,
         eos_token_ids: Iterable[int],
         enforce_eager: bool,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self._model = model
         self._ops = ops
@@ -44,7 +46,7 @@ class ModelRunner:
         self._max_num_seqs = max_num_seqs
         self._tables = SlotTables(max_num_seqs, max_model_len, block_size)
         self._buffers = BatchBuffers(token_budget, max_num_seqs, self._tables.block_tables.shape[1], block_size, ops.device)
-        self._sampler = Sampler(ops, self._tables.token_ids, eos_token_ids)
+        self._sampler = Sampler(ops, self._tables.token_ids, eos_token_ids, grammars)
         self._forward: Forward = self._forward_eagerly
         capture = getattr(ops, "capture", None)
         if capture is not None and not enforce_eager:
@@ -64,6 +66,8 @@ class ModelRunner:
         arrays = StepArrays.of(step)
         prompt = _PromptRows.of(arrays, self._tables)
         batch = self._buffers.fill(self._tables, arrays, None if prompt is None else prompt.rows)
+        _, slots, positions = arrays.sampling
+        self._sampler.begin(slots, positions)
         # A recorded pass has room for one row of logits a sequence; prompt log probabilities need more.
         logits = self._forward(batch) if prompt is None else self._forward_eagerly(batch)
         output = self._sample(arrays, logits, prompt)
@@ -75,12 +79,11 @@ class ModelRunner:
         num_seqs = len(arrays.slots)
         output = StepOutput(token_ids=[[] for _ in range(num_seqs)], logprobs=[None] * num_seqs, prompt_logprobs=[None] * num_seqs)
         logits = logits.float()
-        sampling = np.flatnonzero(arrays.samples)
+        sampling, slots, positions = arrays.sampling
         if prompt is not None:
             for i, entries in prompt.logprobs(self._ops, logits[len(sampling) :]):
                 output.prompt_logprobs[i] = entries
         if sampling.size:
-            slots, positions = arrays.slots[sampling], arrays.ends[sampling]
             sampled = self._sampler.sample(logits[: len(sampling)], slots, positions)
             # The next step finds the token here: it need not have come back to the scheduler by then.
             self._tables.token_ids[slots, positions] = sampled.token_ids

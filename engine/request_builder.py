@@ -10,6 +10,7 @@ import msgspec
 
 from engine.best_of import with_ranking
 from engine.errors import InvalidRequestError
+from engine.grammar.compiler import GrammarCompiler
 from engine.messages import EngineRequest
 from engine.sampling_params import MAX_TOKENS_OF_BAD_WORD, SamplingParams
 from engine.tokenizer import Tokenizer
@@ -19,9 +20,16 @@ class RequestBuilder:
     """Checks requests against one model's limits and numbers them in order of arrival."""
 
     def __init__(
-        self, max_model_len: int, vocab_size: int, seed: int, tokenizer: Tokenizer | None = None, max_num_seqs: int | None = None
+        self,
+        max_model_len: int,
+        vocab_size: int,
+        seed: int,
+        tokenizer: Tokenizer | None = None,
+        max_num_seqs: int | None = None,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
-        """`tokenizer` turns `bad_words` into tokens; without one, requests may have none."""
+        """`tokenizer` turns `bad_words` into tokens, `grammars` checks `structured_outputs`: without them, requests may have none."""
+        self._grammars = grammars
         self._max_model_len = max_model_len
         self._max_num_seqs = max_num_seqs
         self._pool: tuple[int, int] | None = None
@@ -50,6 +58,10 @@ class RequestBuilder:
             self._check_token_ids("bad_words_token_ids", sequence)
         if params.bad_words:
             params = self._with_bad_words_as_tokens(params)
+        if params.structured_outputs is not None:
+            if self._grammars is None:
+                raise InvalidRequestError("structured_outputs needs a tokenizer", param="structured_outputs")
+            self._grammars.check(params.structured_outputs)
         if not -(2**31) <= priority < 2**31:
             raise InvalidRequestError(f"priority must be an integer of 32 bits, but is {priority}", param="priority")
         params = with_ranking(params)

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.grammar.compiler import GrammarCompiler
 from engine.outputs import Logprob, TokenLogprobs
-from engine.stages import LogitsRows, build_stages
+from engine.stages import EarlyStage, LogitsRows, build_stages
 from engine.step import NewSequence
 from kernels.ops import Ops
 from kernels.sampling import DrawSettings
@@ -34,11 +35,14 @@ class Sampler:
     A stage that no scheduled row uses costs nothing but a look at a flag for each row.
     """
 
-    def __init__(self, ops: Ops, token_ids: NDArray[np.int32], eos_token_ids: Iterable[int]) -> None:
+    def __init__(
+        self, ops: Ops, token_ids: NDArray[np.int32], eos_token_ids: Iterable[int], grammars: GrammarCompiler | None = None
+    ) -> None:
         """`token_ids` [num_slots, max_len] is the worker's table: when a row is sampled, it holds all tokens before the row's position."""
         num_slots = token_ids.shape[0]
         self._ops = ops
-        self._stages = build_stages(token_ids, eos_token_ids)
+        self._stages = build_stages(token_ids, eos_token_ids, grammars)
+        self._early_stages = [(i, stage) for i, stage in enumerate(self._stages) if isinstance(stage, EarlyStage)]
         self._uses_stage = np.zeros((len(self._stages), num_slots), np.bool_)
         self._temperature = np.zeros(num_slots, np.float32)  # 0: greedy
         self._log_min_p = np.zeros(num_slots, np.float32)
@@ -60,6 +64,13 @@ class Sampler:
         num_logprobs = params.logprobs if new.num_candidates is None else new.num_candidates
         self._num_logprobs[slot] = -1 if num_logprobs is None else num_logprobs
         self._uses_stage[:, slot] = [stage.admit(new) for stage in self._stages]
+
+    def begin(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
+        """The forward pass for these rows is about to run, and `sample` follows: what can be done meanwhile begins."""
+        for i, stage in self._early_stages:
+            rows = np.flatnonzero(self._uses_stage[i, slots])
+            if rows.size:
+                stage.begin(slots[rows], positions[rows])
 
     def sample(self, logits: torch.Tensor, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> Sampled:
         """Draw the token at `positions[r]` of the sequence in `slots[r]` from row r of the logits [num_rows, vocab_size].

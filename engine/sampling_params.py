@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from engine.errors import InvalidRequestError
+from engine.structured_outputs import StructuredOutputs
 
 if TYPE_CHECKING:
     import torch
@@ -49,9 +50,9 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     """The sampling settings of one request, under the names that vLLM uses.
 
     They apply in this order: repetition_penalty, frequency_penalty, presence_penalty; logit_bias; logits_processors;
-    allowed_token_ids; bad_words; min_tokens masks the stop tokens; then temperature; then min_p, top_k and top_p, each on what the one
-    before left; then one draw. Log probabilities are of the model's own distribution, before all of these. A sequence of which
-    nothing is left to draw ends with finish_reason "error".
+    allowed_token_ids; bad_words; min_tokens masks the stop tokens; structured_outputs masks what its grammar does not allow; then
+    temperature; then min_p, top_k and top_p, each on what the one before left; then one draw. Log probabilities are of the model's own
+    distribution, before all of these. A sequence of which nothing is left to draw ends with finish_reason "error".
     """
 
     n: int = 1  # sequences to generate for the prompt, with sample indices 0 to n - 1
@@ -72,6 +73,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()  # the same as tokens; `bad_words` become these on arrival
     logits_processors: tuple[Any, ...] = ()  # of LogitsProcessor; offline only, as functions cannot cross to another process
     repetition_detection: RepetitionDetection | None = None  # end a sequence that says the same again and again; None: never
+    structured_outputs: StructuredOutputs | None = None  # what the answer is constrained to
     seed: int | None = None  # fixes the draws together with the sample index and the position; None: drawn on arrival
     max_tokens: int | None = None  # None: to the end of the context
     min_tokens: int = 0
@@ -99,6 +101,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         rule = "must be above 0 and at most 100"
         _check(0.0 < self.repetition_penalty <= 100.0, "repetition_penalty", rule, self.repetition_penalty)
         self._check_token_lists()
+        self._check_structured_outputs()
         _check(self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must be an integer of 64 bits, signed or not", self.seed)
         _check(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "must be at least 1", self.max_tokens)
         _check(self.min_tokens >= 0, "min_tokens", "must not be negative", self.min_tokens)
@@ -120,6 +123,12 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         _check(num_words <= 3 * MAX_BAD_WORDS, "bad_words_token_ids", f"must be at most {2 * MAX_BAD_WORDS}", num_words)
         _check(all(word.strip() for word in self.bad_words), "bad_words", "must not contain an empty text", self.bad_words)
         _check(all(self.bad_words_token_ids), "bad_words_token_ids", "must not contain an empty sequence", self.bad_words_token_ids)
+
+    def _check_structured_outputs(self) -> None:
+        """It is the grammar that says where the answer may end."""
+        if self.structured_outputs is not None:
+            for name in ("min_tokens", "ignore_eos"):
+                _check(not getattr(self, name), name, "must be left out with structured_outputs", getattr(self, name))
 
     def _check_beam_search(self) -> None:
         if self.use_beam_search:
@@ -161,4 +170,5 @@ _CHANGING_PROBABILITIES = (
     "bad_words_token_ids",
     "logits_processors",
     "repetition_detection",
+    "structured_outputs",
 )

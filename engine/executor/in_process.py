@@ -12,6 +12,7 @@ from engine.cache_engine import CacheEngine, bytes_per_block, plan_num_blocks
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.executor import WorkerInfo
+from engine.grammar.compiler import GrammarCompiler
 from engine.host_pool import plan_num_host_blocks
 from engine.loader.progress import loading_bar
 from engine.loader.source import ModelSource
@@ -28,7 +29,8 @@ class InProcessExecutor:
     Raises ConfigError or ModelLoadError when the model cannot be served.
     """
 
-    def __init__(self, config: EngineConfig, source: ModelSource) -> None:
+    def __init__(self, config: EngineConfig, source: ModelSource, grammars: GrammarCompiler | None = None) -> None:
+        """`grammars`: those of this process, where it has some already."""
         model_config = source.config()
         device = torch.device(config.device)
         ops = _load_ops(config, device, _pick_dtype(config, device, model_config.dtype))
@@ -58,6 +60,7 @@ class InProcessExecutor:
             block_size=config.block_size,
             eos_token_ids=model_config.eos_token_ids,
             enforce_eager=config.enforce_eager,
+            grammars=grammars or GrammarCompiler(source.tokenizer, model_config.vocab_size, model_config.eos_token_ids),
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steps") if config.overlaps_steps else None
 

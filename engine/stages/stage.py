@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ class LogitsRows:
         rows = np.repeat(self.rows, [len(ids) for ids in token_ids])
         return self.tensor(rows), self.tensor(np.concatenate(token_ids))
 
-    def tensor(self, values: NDArray[np.int64] | NDArray[np.int32] | NDArray[np.float32]) -> torch.Tensor:
+    def tensor(self, values: NDArray[np.int64] | NDArray[np.int32] | NDArray[np.float32] | NDArray[np.bool_]) -> torch.Tensor:
         """The same values where the logits are."""
         return torch.from_numpy(values).to(self.logits.device)
 
@@ -48,4 +48,13 @@ class Stage(Protocol):
 
     def apply(self, batch: LogitsRows) -> None:
         """Change the rows' logits in place."""
+        ...
+
+
+@runtime_checkable
+class EarlyStage(Stage, Protocol):
+    """A stage with work that needs no logits, for a thread of its own while the model computes them."""
+
+    def begin(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
+        """Start on the rows that the next `apply` is about; the table holds the tokens before each position."""
         ...

@@ -1,0 +1,1 @@
+"""From a constraint on the answer to what says, token by token, which tokens may come next."""

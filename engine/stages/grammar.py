@@ -1,0 +1,97 @@
+"""structured_outputs: only tokens with which the answer can still become what was asked for, and its end only where it is complete."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import InvalidRequestError
+from engine.grammar.compiler import GrammarCompiler
+from engine.stages.stage import LogitsRows
+from engine.step import NewSequence
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+Masks = tuple[NDArray[np.bool_], dict[int, str]]  # [n, vocab_size] the tokens that are out; by index: why a sequence cannot go on
+
+
+class Grammar:
+    """Masks what no grammar allows. The masks of a step are computed on a thread, while the model computes the logits."""
+
+    def __init__(self, token_ids: NDArray[np.int32], grammars: GrammarCompiler) -> None:
+        self._token_ids = token_ids
+        self._grammars = grammars
+        self._of_slot: dict[int, _Follower] = {}
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        self._begun: Future[Masks] | None = None
+
+    def admit(self, new: NewSequence) -> bool:
+        self._of_slot.pop(new.slot, None)
+        settings = new.params.structured_outputs
+        if settings is not None:
+            self._of_slot[new.slot] = _Follower(self._grammars, new)
+        return settings is not None
+
+    def begin(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
+        self._begun = self._thread.submit(self._compute, slots, positions)
+
+    def apply(self, batch: LogitsRows) -> None:
+        begun, self._begun = self._begun, None
+        masked, errors = self._compute(batch.slots, batch.positions) if begun is None else begun.result()
+        rows = batch.tensor(batch.rows)
+        batch.logits[rows] = batch.logits[rows].masked_fill_(batch.tensor(masked), float("-inf"))
+        for i, reason in errors.items():
+            batch.errors[int(batch.rows[i])] = reason
+
+    def _compute(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> Masks:
+        # Imported here: whoever makes no such requests does not wait for it when the engine starts.
+        from engine.grammar.masks import masked_tokens
+
+        matchers: list[LLMatcher] = []
+        errors: dict[int, str] = {}
+        places = []
+        for i, (slot, position) in enumerate(zip(slots.tolist(), positions.tolist(), strict=True)):
+            try:
+                matchers.append(self._of_slot[slot].at(self._token_ids[slot], position))
+                places.append(i)
+            except InvalidRequestError as refusal:
+                errors[i] = str(refusal)
+        masked = np.zeros((len(slots), self._grammars.vocab_size), np.bool_)
+        masked[places] = masked_tokens(matchers, self._grammars.vocab_size)
+        for i, matcher in zip(places, matchers, strict=True):
+            if matcher.is_error():
+                errors[i] = f"the answer cannot go on under its grammar: {matcher.get_error().strip()[:300]}"
+        return masked, errors
+
+
+class _Follower:
+    """Keeps a sequence's matcher where the table of tokens is."""
+
+    def __init__(self, grammars: GrammarCompiler, new: NewSequence) -> None:
+        self._grammars = grammars
+        self._settings = new.params.structured_outputs
+        self._num_prompt_tokens = new.num_prompt_tokens
+        self._matcher: LLMatcher | None = None
+        self._followed = np.zeros(0, np.int32)  # the generated tokens that the matcher has taken
+
+    def at(self, token_ids: NDArray[np.int32], position: int) -> LLMatcher:
+        """The matcher, having seen what is generated before `position`. Raises InvalidRequestError when the grammar does not compile.
+
+        On arrival it did, under the same limits.
+        """
+        generated = token_ids[self._num_prompt_tokens : position]
+        if self._matcher is None:
+            assert self._settings is not None
+            self._matcher = self._grammars.matcher(self._settings)
+        known = len(self._followed)
+        if not np.array_equal(generated[:known], self._followed):
+            self._matcher.reset()
+            known = 0
+        if known < len(generated):
+            self._matcher.consume_tokens(generated[known:].tolist())
+            self._followed = generated.copy()
+        return self._matcher
