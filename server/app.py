@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from octavo import __version__
+from server.background import BackgroundRuns
 from server.config import ServerConfig
-from server.errors import error_response, http_error
+from server.errors import ApiError, error_response, http_error
 from server.keys import KeyRing
 from server.middleware import RequestMiddleware
 from server.rate_limits import EXPOSED_HEADERS
 from server.record import record_of
+from server.response_store import ResponseStore
 from server.routes import chat, completions, health, models, tokenize
+from server.routes import responses as responses_routes
 from server.service import Service
 
 if TYPE_CHECKING:
@@ -27,16 +31,20 @@ _NO_PAGES: dict[str, Any] = {"docs_url": None, "redoc_url": None}
 
 
 def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
-    """The app that serves `engine`. Whoever runs it calls `app.state.service.start()`, and shuts the engine down at the end.
+    """The app that serves `engine`. Whoever runs it calls `app.state.service.start()`, and at the end shuts the engine down and closes
+    `app.state.responses`.
 
-    Raises ConfigError when the configured chat template or the file of API keys cannot be used.
+    Raises ConfigError when the configured chat template, file of API keys or response store cannot be used.
     """
     service, keys = Service(engine, config), KeyRing(config)
+    responses = ResponseStore(config.response_store, config.max_stored_responses)
     app = FastAPI(title="Octavo", version=__version__, root_path=config.root_path, redirect_slashes=False, **_NO_PAGES)
     app.state.service, app.state.keys = service, keys
-    for family in (chat, completions, models, tokenize, health):
+    app.state.responses, app.state.background = responses, BackgroundRuns()
+    for family in (chat, completions, responses_routes, models, tokenize, health):
         app.include_router(family.router)
     app.add_exception_handler(HTTPException, _answer_http_exception)
+    app.add_exception_handler(RequestValidationError, _answer_bad_query)
     app.add_middleware(RequestMiddleware, config=config, metrics=service.metrics, keys=keys)
     if config.cors_origins:
         exposed = ["x-request-id", "retry-after", "retry-after-ms", *EXPOSED_HEADERS]
@@ -51,5 +59,15 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
     answer = http_error(error.status_code, str(error.detail), request.method, request.url.path, headers)
+    record_of(request).error = answer.message
+    return error_response(answer)
+
+
+async def _answer_bad_query(request: Request, error: Exception) -> Response:
+    """A parameter of the URL that is not what it must be. Bodies are read elsewhere."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    name = ".".join(map(str, first["loc"][1:]))
+    answer = ApiError(400, f"{name}: {first['msg'][:1].lower()}{first['msg'][1:]}", param=name)
     record_of(request).error = answer.message
     return error_response(answer)

@@ -53,6 +53,8 @@ class ServerConfig:
         None, "seconds until a request that sets no `timeout` ends with 408, whether it waits or runs by then; none: never"
     )
     receive_timeout: float = _setting(60.0, "seconds that a request's headers, and then its body, may take to arrive; 0: for ever")
+    response_store: str | None = _setting(None, "file that keeps stored responses over restarts; none: they are kept in memory")
+    max_stored_responses: int = _setting(1000, "stored responses that are kept; the least recently used go first")
     sse_keepalive: float = _setting(15.0, "seconds of silence in a stream after which a comment line is sent; 0: never")
     grace_period: float = _setting(30.0, "seconds that running requests are given after SIGTERM or Ctrl-C")
     timeout_keep_alive: int = _setting(75, "seconds that an idle connection stays open")
@@ -68,7 +70,7 @@ class ServerConfig:
         for name in ("receive_timeout", "sse_keepalive", "grace_period", "timeout_keep_alive"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be a number of seconds, 0 or more, but is {getattr(self, name)}")
-        for name in ("max_body_size", "max_pending_requests", "max_sequences_per_request", "backlog"):
+        for name in ("max_body_size", "max_pending_requests", "max_sequences_per_request", "max_stored_responses", "backlog"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, but is {getattr(self, name)}")
         for name in ("rate_limit_requests", "rate_limit_tokens"):

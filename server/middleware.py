@@ -55,8 +55,7 @@ class RequestMiddleware:
         except Exception as error:
             await self._answer_error(error, record, scope, receive, send_with_id)
         finally:
-            for leave in record.at_end:
-                leave()
+            record.end()
             ended = time.perf_counter()
             self.metrics.request_ended(record, ended)
             if self.config.access_log:

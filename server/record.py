@@ -33,7 +33,7 @@ class RequestRecord:
     first_token: float | None = None
     status: int | None = None  # None until the answer begins
     client_left: bool = False
-    body_size: int = 0  # bytes
+    body_size: int = 0  # bytes, with those of stored items that the body refers to
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -42,6 +42,11 @@ class RequestRecord:
     at_end: list[Callable[[], None]] = field(default_factory=list)  # called once the request has ended, however it did
     # Goes into the ids of the objects in the answer: unique even when clients repeat their own request ids.
     hex: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def end(self) -> None:
+        """Give back what was taken for the request."""
+        for leave in self.at_end:
+            leave()
 
 
 def new_record(scope: dict[str, Any]) -> RequestRecord:

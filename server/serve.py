@@ -20,6 +20,7 @@ from server.http_protocol import protocol_with
 from server.keys import KeyRing
 from server.listen import url_of
 from server.logs import logger, set_up
+from server.response_store import ResponseStore
 from server.service import Service
 
 if TYPE_CHECKING:
@@ -45,9 +46,11 @@ def serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.socket)
 async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.socket) -> int:
     signals = _Signals()
     status = 0
+    responses: ResponseStore | None = None
     try:
         service_app = build_app(engine, config)
         service: Service = service_app.state.service
+        responses = service_app.state.responses
         server = _Uvicorn(
             uvicorn.Config(
                 service_app,
@@ -81,6 +84,8 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
             await serving
     finally:
         await engine.shutdown(patience=_ENGINE_PATIENCE if status == 0 else 0.0)
+        if responses is not None:
+            responses.close()
     logger.info("stopped")
     return status
 

@@ -28,6 +28,11 @@ def event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def named_event(name: str, data: bytes) -> bytes:
+    """One event of a kind, for the APIs whose events have kinds."""
+    return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+
+
 class EventStream(Response):
     """An ASGI response that sends the frames of an async iterator as they come.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.chat.deltas import MessageParser, PlainText
 from engine.sampling_params import SamplingParams
+from server.chat.deltas import MessageDeltas
 from server.generation import Generation, Terms, fit_prompt
 from server.protocol.chat import ChatCompletionRequest
 from server.record import RequestRecord
@@ -23,6 +24,10 @@ class Chat:
     token_text: TokenText
     generation: Generation
     new_parser: Callable[[], MessageParser] = PlainText
+
+    def messages(self) -> MessageDeltas:
+        """What is generated, as deltas of messages. Can be asked for once."""
+        return MessageDeltas(self.generation, self.params.n, self.new_parser)
 
 
 async def begin_chat(service: Service, record: RequestRecord, body: ChatCompletionRequest, terms: Terms, request_id: str) -> Chat:

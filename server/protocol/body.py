@@ -94,6 +94,11 @@ def parse_body(data: bytes, model: type[Body], table: dict[str, Parameter], allo
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
     check_counts(body, len(data))
+    return validated(body, model, table, allow_unknown)
+
+
+def validated(body: dict[str, Any], model: type[Body], table: dict[str, Parameter], allow_unknown: bool) -> Body:
+    """The model of a decoded body. Raises ApiError 400 naming the field at fault."""
     kept = sort_parameters(body, table, allow_unknown)
     try:
         return model.model_validate(kept)

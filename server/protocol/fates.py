@@ -11,6 +11,7 @@ from server.protocol.fate import accepted as _accepted
 from server.protocol.fate import by_name as _by_name
 from server.protocol.fate import implemented as _implemented
 from server.protocol.fate import refused as _refused
+from server.protocol.fates_responses import RESPONSES
 
 _NO_GRAMMAR = "output cannot be constrained to a grammar yet"
 _NO_TOOLS = "tools are not implemented"
@@ -143,6 +144,7 @@ DETOKENIZE = _by_name((_implemented("model", "one of `GET /v1/models`", extra=Tr
 ENDPOINTS = {
     "POST /v1/chat/completions": CHAT,
     "POST /v1/completions": COMPLETIONS,
+    "POST /v1/responses": RESPONSES,
     "POST /tokenize": TOKENIZE,
     "POST /detokenize": DETOKENIZE,
 }

@@ -10,6 +10,7 @@ import pytest
 from openai.types import completion_create_params
 from openai.types.chat import chat_completion_stream_options_param
 from openai.types.chat import completion_create_params as chat_completion_create_params
+from openai.types.responses import response_create_params
 
 from server.errors import ApiError
 from server.protocol import fates
@@ -17,26 +18,33 @@ from server.protocol.body import RequestBody
 from server.protocol.chat import ChatCompletionRequest
 from server.protocol.completions import CompletionRequest
 from server.protocol.fate import Fate, Parameter, sort_parameters
+from server.protocol.fates_responses import RESPONSES
+from server.protocol.responses import ResponsesRequest
 from server.protocol.sampling import StreamOptions
 from server.protocol.tokenization import DetokenizeRequest, TokenizeRequest
 
 MODELS = [
     (fates.CHAT, ChatCompletionRequest),
     (fates.COMPLETIONS, CompletionRequest),
+    (RESPONSES, ResponsesRequest),
     (fates.TOKENIZE, TokenizeRequest),
     (fates.DETOKENIZE, DetokenizeRequest),
 ]
 
 
 def _sdk_parameters(module: Any) -> set[str]:
-    types = (module.CompletionCreateParamsNonStreaming, module.CompletionCreateParamsStreaming)
+    types = [getattr(module, name) for name in dir(module) if name.endswith(("CreateParamsNonStreaming", "CreateParamsStreaming"))]
     return {name for one in types for name in typing.get_type_hints(one)}
 
 
 @pytest.mark.parametrize(
     ("module", "table"),
-    [(chat_completion_create_params, fates.CHAT), (completion_create_params, fates.COMPLETIONS)],
-    ids=["chat", "completions"],
+    [
+        (chat_completion_create_params, fates.CHAT),
+        (completion_create_params, fates.COMPLETIONS),
+        (response_create_params, RESPONSES),
+    ],
+    ids=["chat", "completions", "responses"],
 )
 def test_every_parameter_of_the_sdk_has_a_fate(module: Any, table: dict[str, Parameter]) -> None:
     parameters = _sdk_parameters(module)

@@ -1,0 +1,1 @@
+"""Requests of other APIs, made into chat completions: what chat can do, they can."""
