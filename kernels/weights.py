@@ -76,19 +76,58 @@ class QuantizedWeight:
         return QuantizedWeight(self.codes[order], self.scales[order], mins, self.group_size, self.bits, self.signed)
 
 
-Weight: TypeAlias = DenseWeight | QuantizedWeight
+FP8_MAX = 448.0  # the largest finite number of E4M3
+
+
+@dataclass(frozen=True)
+class Fp8Weight:
+    """A matrix of 8-bit floats (E4M3) with one scale per output feature: weight[o, i] = scales[o] * codes[o, i]."""
+
+    codes: torch.Tensor  # [out_features, in_features], float8_e4m3fn
+    scales: torch.Tensor  # [out_features], float32
+
+    @staticmethod
+    def of(matrix: torch.Tensor) -> Fp8Weight:
+        """The nearest one to a matrix [out_features, in_features] of floats; the largest of a row is at the end of the type's range."""
+        values = matrix.float()
+        largest = values.abs().amax(-1)
+        scales = torch.where(largest > 0, largest / FP8_MAX, 1.0)
+        return Fp8Weight((values / scales.unsqueeze(-1)).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn), scales)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.codes.shape[0], self.codes.shape[1])
+
+    def dequantize(self) -> torch.Tensor:
+        """The matrix in float32, [out_features, in_features]."""
+        return self.codes.float() * self.scales.unsqueeze(-1)
+
+    def rows(self, start: int, stop: int) -> Fp8Weight:
+        """Output features [start, stop)."""
+        return Fp8Weight(self.codes[start:stop], self.scales[start:stop])
+
+    def select(self, order: torch.Tensor) -> Fp8Weight:
+        """Output features in another order; `order` is int64 [out_features]."""
+        return Fp8Weight(self.codes[order], self.scales[order])
+
+
+Weight: TypeAlias = DenseWeight | QuantizedWeight | Fp8Weight
 
 
 def concatenate(parts: list[Weight]) -> Weight:
     """Stack matrices along the output features, so that one product computes them all (q, k and v; gate and up).
 
     Parts of one quantised form stay quantised; parts of different group sizes, code widths or signs are first brought to a form
-    that holds them all exactly. If any part is dense, all become dense float32.
+    that holds them all exactly. If any part is dense, or parts are of two
+    kinds, all become dense float32.
     """
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(part, DenseWeight) for part in parts):
         return DenseWeight(torch.cat([part.dequantize() for part in parts]))
+    eights = [part for part in parts if isinstance(part, Fp8Weight)]
+    if len(eights) == len(parts):
+        return Fp8Weight(torch.cat([part.codes for part in eights]), torch.cat([part.scales for part in eights]))
     quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
     if len(quantized) < len(parts):
         return DenseWeight(torch.cat([part.dequantize().to(torch.float32) for part in parts]))

@@ -14,10 +14,14 @@ from kernels.sampling import DrawSettings, RowLogprobs
 from kernels.triton.activation import gelu_tanh_and_mul, silu_and_mul
 from kernels.triton.attention import PagedAttention
 from kernels.triton.blocks import copy_blocks
+from kernels.triton.interpreter import mend_interpreter
 from kernels.triton.linear import PackedLinear, pack_linear
 from kernels.triton.norm import add_rms_norm, rms_norm
 from kernels.triton.rotary import rotary_and_write_kv
 from kernels.weights import Weight
+
+if triton.knobs.runtime.interpret:
+    mend_interpreter()
 
 
 class TritonOps:

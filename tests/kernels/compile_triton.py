@@ -21,24 +21,49 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from kernels.batch import AttentionShape, Batch
-from kernels.triton import TritonOps, activation, attention, blocks, matmul, norm, rotary
+from kernels.triton import TritonOps, activation, attention, blocks, fp8_matmul, matmul, norm, quantized_matmul, rotary, tuning
+from kernels.weights import QuantizedWeight
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
-TYPES = {torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64"}
-OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion")
-INSTRUCTIONS = ("HMMA", "HGMMA", "LDGSTS")  # tensor cores (sm_80, sm_90), asynchronous copies to shared memory
+TYPES = {
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.float8_e4m3fn: "*fp8e4nv",
+    torch.uint8: "*u8",
+    torch.int8: "*i8",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "max_num_imprecise_acc")
+# Tensor cores (sm_80, sm_90; and with 8-bit floats sm_89, sm_90), asynchronous copies to shared memory.
+INSTRUCTIONS = ("HMMA", "HGMMA", "QMMA", "QGMMA", "LDGSTS")
+ROW_CLASSES = (8, 64, 512)  # a number of rows for each class of `kernels.triton.tuning`
+EIGHT_BIT_ONLY = (89,)  # the first with 8-bit floats, and with less shared memory: only what these products compile to
+TUNED = tuning.read_table(tuning.TABLE)
+TABLE_ROW = "quantized_matmul"
 
 
 def main(architectures: list[int]) -> None:
     for architecture in architectures:
         compiler = Compiler(GPUTarget("cuda", architecture, 32))
         JITFunction.run = compiler.catch
+        tuning.device_key = lambda _, key=f"sm_{architecture}": key if (TABLE_ROW, key, tuning.FIXED) in TUNED else "any"
+        if architecture in EIGHT_BIT_ONLY:
+            compiler.case = {"dtype": str(torch.bfloat16)}
+            launch_fp8(torch.bfloat16, ROW_CLASSES)
+            launch_quantized(torch.bfloat16)
+            continue
         for dtype in (torch.float16, torch.bfloat16):
             for head_size in (64, 128):
                 compiler.case = {"dtype": str(dtype), "head_size": head_size}
                 launch_attention(dtype, AttentionShape(32, 8, head_size, head_size**-0.5))
             compiler.case = {"dtype": str(dtype)}
             launch_others(dtype)
+            if architecture >= 89:
+                launch_fp8(dtype, ROW_CLASSES if dtype == torch.bfloat16 else ROW_CLASSES[:1])
+        compiler.case = {"dtype": str(torch.bfloat16)}
+        launch_quantized(torch.bfloat16)
         compiler.case = {"dtype": str(torch.bfloat16), "head_size": 128, "window": 4096}
         launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5, 4096))
         compiler.case = {"dtype": str(torch.bfloat16), "head_size": 80}
@@ -150,6 +175,33 @@ def launch_others(dtype: torch.dtype) -> None:
     activation.silu_and_mul(gate_up)
     activation.gelu_tanh_and_mul(gate_up)
     blocks.copy_blocks(torch.zeros(2, 2, 8, 16, 128, dtype=dtype), torch.zeros(1, 2, dtype=torch.int64))
+
+
+def launch_quantized(dtype: torch.dtype) -> None:
+    """4 bits with minima for every class of rows; then what needs the most shared memory, and 8 bits."""
+    multiply_quantized(dtype, 4, signed=False, has_mins=True, group_size=32, row_counts=(*ROW_CLASSES, None))
+    multiply_quantized(dtype, 4, signed=True, has_mins=False, group_size=64, row_counts=ROW_CLASSES[1:])
+    multiply_quantized(dtype, 8, signed=True, has_mins=False, group_size=32, row_counts=ROW_CLASSES[:1])
+
+
+def multiply_quantized(
+    dtype: torch.dtype, bits: int, *, signed: bool, has_mins: bool, group_size: int, row_counts: tuple[int | None, ...]
+) -> None:
+    """None among the numbers of rows stands for `deterministic`."""
+    codes, scales = torch.zeros(4096, 4096, dtype=torch.int8), torch.zeros(4096, 4096 // group_size)
+    packed = quantized_matmul.pack_grouped(
+        QuantizedWeight(codes, scales, scales if has_mins else None, group_size, bits, signed), torch.device("cpu"), dtype
+    )
+    assert packed is not None
+    for num_rows in row_counts:
+        x = torch.zeros(num_rows or 1, 4096, dtype=dtype)
+        quantized_matmul.quantized_matmul(x, packed, None, deterministic=num_rows is None)
+
+
+def launch_fp8(dtype: torch.dtype, row_counts: tuple[int | None, ...]) -> None:
+    weight, scales = torch.zeros(4096, 4096, dtype=torch.float8_e4m3fn), torch.zeros(4096)
+    for num_rows in row_counts:
+        fp8_matmul.fp8_matmul(torch.zeros(num_rows or 1, 4096, dtype=dtype), weight, scales, None, deterministic=num_rows is None)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The Triton kernels as machine code for sm_80 (A100) and sm_90 (H100, H200): compiled here, though there need be no GPU."""
+"""The Triton kernels as machine code for sm_80 (A100) and sm_90 (H100, H200), quantised products for sm_89 (L40S) too: compiled here,
+though there need be no GPU.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ KERNELS = {
     "attention_merge_kernel",
     "attention_prefill_kernel",
 }
-SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024}  # that one thread block may have: CUDA C++ Programming Guide, compute capabilities
+ONE_TYPE = {"quantized_matmul_kernel"}  # seen with bfloat16 alone, to save time
+FP8_KERNELS = {"quantize_rows_kernel", "fp8_matmul_kernel"}
+SHARED_BYTES = {
+    80: 163 * 1024,
+    89: 99 * 1024,
+    90: 227 * 1024,
+}  # that one thread block may have: CUDA C++ Programming Guide, compute capabilities
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +37,9 @@ def reports() -> list[dict]:
     program = Path(__file__).with_name("compile_triton.py")
     root = program.parents[2]
     environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": str(root)}
-    done = subprocess.run([sys.executable, program, "80", "90"], env=environment, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        [sys.executable, program, "80", "89", "90"], env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -40,8 +50,12 @@ def compiled(reports) -> list[dict]:
 
 
 def test_every_kernel_compiles_for_both_architectures_and_both_half_types(compiled):
-    found = {(report["kernel"], report["arch"], report["dtype"]) for report in compiled}
-    assert found == {(kernel, arch, dtype) for kernel in KERNELS for arch in (80, 90) for dtype in ("torch.float16", "torch.bfloat16")}
+    found = {(report["kernel"], report["arch"], report["dtype"]) for report in compiled if report["arch"] != 89}
+    expected = {(kernel, arch, dtype) for kernel in KERNELS for arch in (80, 90) for dtype in ("torch.float16", "torch.bfloat16")}
+    expected |= {(kernel, arch, "torch.bfloat16") for kernel in ONE_TYPE for arch in (80, 90)}
+    expected |= {(kernel, 90, dtype) for kernel in FP8_KERNELS for dtype in ("torch.float16", "torch.bfloat16")}
+    assert found == expected
+    assert {report["kernel"] for report in compiled if report["arch"] == 89} == FP8_KERNELS | ONE_TYPE
 
 
 def test_no_kernel_spills_registers(compiled):
@@ -61,6 +75,21 @@ def test_attention_and_products_run_on_the_tensor_cores_and_copy_asynchronously(
             is_large = report["constants"]["ROWS"] >= 64  # fewer rows are too few for HGMMA
             assert report["instructions"]["HGMMA" if is_large and report["arch"] == 90 else "HMMA"] > 0, report
             assert report["instructions"]["LDGSTS"] > 0, report
+
+
+def test_quantised_products_run_on_the_tensor_cores_whatever_the_number_of_rows(compiled):
+    instructions = {
+        ("quantized_matmul_kernel", 80): "HMMA",
+        ("quantized_matmul_kernel", 89): "HMMA",
+        ("quantized_matmul_kernel", 90): "HGMMA",
+        ("fp8_matmul_kernel", 89): "QMMA",
+        ("fp8_matmul_kernel", 90): "QGMMA",
+    }
+    reports = [report for report in compiled if report["kernel"] in ("quantized_matmul_kernel", "fp8_matmul_kernel")]
+    assert {(report["kernel"], report["arch"]) for report in reports} == set(instructions)
+    for report in reports:
+        assert report["instructions"][instructions[report["kernel"], report["arch"]]] > 0, report
+        assert report["instructions"]["LDGSTS"] > 0, report
 
 
 def test_deterministic_attention_multiplies_with_one_instruction_whatever_the_number_of_queries(compiled):
