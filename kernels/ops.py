@@ -39,6 +39,7 @@ class Ops(Protocol):
     device: torch.device
     dtype: torch.dtype  # of activations
     batch_invariant: bool
+    kv_dtypes: tuple[torch.dtype, ...]  # that the KV cache may have
 
     def pack_linear(self, weight: Weight, bias: torch.Tensor | None) -> PackedWeight:
         """Bring a weight [out, in] (and its bias [out]) into the form that `linear` and `embedding` read. Done once, at load."""
@@ -75,7 +76,7 @@ class Ops(Protocol):
 
         Rotation pairs dimension i with i + rotary_dim / 2 (the half-split form). cos_sin is [max_positions, rotary_dim] float32: the
         cosines of the rotary_dim / 2 frequencies, then their sines, any attention factor multiplied in. Slots that are negative are
-        not written.
+        not written. A cache of float8_e4m3fn holds the nearest numbers of that type, the largest (448) for what is beyond.
         """
         ...
 

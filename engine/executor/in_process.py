@@ -39,7 +39,7 @@ class InProcessExecutor:
 
         # The pool is planned before the weights are read, so that settings that cannot work are refused at once; on CUDA the free
         # memory is known only when they are there.
-        kv_dtype = ops.dtype if config.kv_cache_dtype == "auto" else getattr(torch, config.kv_cache_dtype)
+        kv_dtype = _pick_kv_dtype(config, ops)
         block_bytes = bytes_per_block(model.attention_shapes, config.block_size, kv_dtype)
         num_blocks = plan_num_blocks(config, block_bytes, max_model_len, device) if device.type == "cpu" else 0
         num_host_blocks = plan_num_host_blocks(config, block_bytes, device)
@@ -91,6 +91,15 @@ def _pick_dtype(config: EngineConfig, device: torch.device, checkpoint_dtype: st
     if device.type == "cpu":
         return torch.float32
     return torch.float16 if checkpoint_dtype == "float16" else torch.bfloat16
+
+
+def _pick_kv_dtype(config: EngineConfig, ops: Ops) -> torch.dtype:
+    name = config.kv_cache_dtype
+    dtype: torch.dtype = ops.dtype if name == "auto" else torch.float8_e4m3fn if name == "fp8" else getattr(torch, name)
+    if dtype not in ops.kv_dtypes:
+        known = ", ".join(str(known).removeprefix("torch.") for known in ops.kv_dtypes)
+        raise ConfigError(f"kv_cache_dtype {name} is not for the {ops.name} kernels on this device, which keep keys and values as {known}")
+    return dtype
 
 
 def _load_ops(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> Ops:

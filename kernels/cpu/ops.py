@@ -31,6 +31,7 @@ class CpuOps:
 
     name = "cpu"
     batch_invariant = True
+    kv_dtypes = tuple(KV_ELEMENTS)
 
     def __init__(self, library: ctypes.CDLL, device: torch.device, dtype: torch.dtype, num_threads: int | None = None) -> None:
         if device.type != "cpu" or dtype != torch.float32:

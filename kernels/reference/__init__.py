@@ -27,6 +27,7 @@ class ReferenceOps:
 
     name = "reference"
     batch_invariant = False
+    kv_dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device

@@ -15,7 +15,7 @@ from kernels.triton.activation import gelu_tanh_and_mul, silu_and_mul
 from kernels.triton.attention import PagedAttention
 from kernels.triton.blocks import copy_blocks
 from kernels.triton.interpreter import mend_interpreter
-from kernels.triton.linear import PackedLinear, pack_linear
+from kernels.triton.linear import PackedLinear, has_fp8, pack_linear
 from kernels.triton.norm import add_rms_norm, rms_norm
 from kernels.triton.rotary import rotary_and_write_kv
 from kernels.weights import Weight
@@ -43,6 +43,9 @@ class TritonOps:
         self.device = device
         self.dtype = dtype
         self.batch_invariant = deterministic
+        self.kv_dtypes = (torch.float32, torch.float16, torch.bfloat16)
+        if has_fp8(device):
+            self.kv_dtypes += (torch.float8_e4m3fn,)
         self._attention = PagedAttention(device, one_instruction=deterministic)
 
     def pack_linear(self, weight: Weight, bias: torch.Tensor | None) -> PackedLinear:

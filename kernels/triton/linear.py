@@ -97,14 +97,16 @@ def pack_linear(
     if isinstance(weight, QuantizedWeight) and (grouped := pack_grouped(weight, device, dtype)) is not None:
         return GroupedLinear(grouped, bias, dtype, deterministic)
     if isinstance(weight, Fp8Weight):
-        require_fp8(device)
+        if not has_fp8(device):
+            raise ValueError(
+                f"8-bit floats need an NVIDIA GPU of compute capability 8.9 or later, not {torch.cuda.get_device_name(device)}"
+            )
         on_device = Fp8Weight(weight.codes.to(device).contiguous(), weight.scales.to(device).contiguous())
         return Fp8Linear(on_device, bias, dtype, deterministic)
     form = FixedOrderLinear if deterministic else DenseLinear
     return form(weight.dequantize().to(device, dtype).contiguous(), bias)
 
 
-def require_fp8(device: torch.device) -> None:
-    """Raises ValueError if the device has no instructions for 8-bit floats."""
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
-        raise ValueError(f"8-bit floats need an NVIDIA GPU of compute capability 8.9 or later, not {torch.cuda.get_device_name(device)}")
+def has_fp8(device: torch.device) -> bool:
+    """Whether the device has instructions for 8-bit floats; one that is no GPU is the interpreter's."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)

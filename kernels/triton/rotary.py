@@ -97,10 +97,18 @@ def rotary_and_write_kv_kernel(
     tl.store(first_ptrs, first, mask=rotated)
     tl.store(first_ptrs + HALF, second, mask=rotated)
     cache_ptrs = kv_cache_ptr + place[:, None] + dims[None, :]
-    tl.store(cache_ptrs, first.to(kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
-    tl.store(cache_ptrs + HALF, second.to(kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
+    tl.store(cache_ptrs, as_cached(first, kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
+    tl.store(cache_ptrs + HALF, as_cached(second, kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
     if REST > 0:
         others = 2 * HALF + tl.arange(0, REST_PAD)
         copied = cached[:, None] & (others < D)[None, :]
         rest = tl.load(qkv_ptr + source[:, None] + others[None, :], mask=copied, other=0.0)
-        tl.store(kv_cache_ptr + place[:, None] + others[None, :], rest.to(kv_cache_ptr.dtype.element_ty), mask=copied)
+        tl.store(kv_cache_ptr + place[:, None] + others[None, :], as_cached(rest, kv_cache_ptr.dtype.element_ty), mask=copied)
+
+
+@triton.jit
+def as_cached(values, dtype: tl.constexpr):
+    """Keys or values in the type of the cache; 8-bit floats have no infinity: what is too large becomes their largest, not NaN."""
+    if dtype == tl.float8e4nv:
+        values = tl.minimum(tl.maximum(values.to(tl.float32), -448.0), 448.0)
+    return values.to(dtype)

@@ -29,7 +29,7 @@ from engine.errors import ConfigError
         ({"gpu_memory_utilization": 1.1}, "gpu_memory_utilization must be above 0 and at most 1, but is 1.1"),
         ({"gpu_memory_utilization": float("nan")}, "gpu_memory_utilization must be"),
         ({"dtype": "fp16"}, "dtype must be one of auto, float32, float16, bfloat16, but is 'fp16'"),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype must be one of"),
+        ({"kv_cache_dtype": "int3"}, "kv_cache_dtype must be one of"),
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda, but is 'tpu'"),
         ({"swap_space": -1}, "swap_space must be at least 0"),
         ({"preemption_mode": "drop"}, "preemption_mode must be one of auto, swap, recompute"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from engine_settings import small_llm
-from small_models import new_llama, save_tokenizer
+from gguf import GGMLQuantizationType
+from small_models import new_llama, save_tokenizer, write_gguf
 
 from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
@@ -32,6 +33,29 @@ def test_chunks_prefix_hits_and_preemption_give_the_tokens_of_the_reference(mode
     assert stats.preemptions_total > 0
     assert stats.prefix_cache_hits_total > 0
     llm.engine.check()
+
+
+@pytest.mark.parametrize("form", [GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0])
+def test_quantised_weights_and_keys_of_8_bit_floats_give_the_tokens_of_the_reference(tmp_path, form: GGMLQuantizationType) -> None:
+    path = str(write_gguf(tmp_path / "model.gguf", new_llama(initializer_range=0.2), form))
+    prompts = [list(range(10, 40)), [7]]
+    params = [
+        SamplingParams(temperature=0, max_tokens=6, ignore_eos=True),
+        SamplingParams(seed=1, top_p=0.9, max_tokens=6, ignore_eos=True),
+    ]
+    settings = {"model": path, "kv_cache_dtype": "fp8", "max_model_len": 64, "num_gpu_blocks_override": 8}
+    results = [
+        [output.outputs[0].token_ids for output in small_llm(kernels=kernels, **settings).generate(prompts, params, use_tqdm=False)]
+        for kernels in ("reference", "triton")
+    ]
+    assert results[0] == results[1]
+
+
+def test_a_type_of_keys_and_values_that_the_kernels_do_not_read_is_refused(model: str) -> None:
+    with pytest.raises(
+        ConfigError, match="kv_cache_dtype fp8 is not for the cpu kernels on this device, which keep keys and values as float32"
+    ):
+        small_llm(model=model, kernels="cpu", kv_cache_dtype="fp8")
 
 
 def test_deterministic_is_refused_for_kernels_that_cannot_be(model: str) -> None:

@@ -68,6 +68,9 @@ def main(architectures: list[int]) -> None:
         launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5, 4096))
         compiler.case = {"dtype": str(torch.bfloat16), "head_size": 80}
         launch_attention(torch.bfloat16, AttentionShape(32, 8, 80, 80**-0.5))
+        if architecture >= 89:
+            compiler.case = {"dtype": str(torch.bfloat16), "head_size": 128, "cache": "fp8"}
+            launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5), cache_dtype=torch.float8_e4m3fn)
         compiler.case = {"dtype": str(torch.bfloat16), "head_size": 128, "deterministic": True}
         launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5), deterministic=True)
     try:
@@ -139,7 +142,9 @@ def run_tool(name: str, *arguments: str | Path) -> str:
     return subprocess.run([TOOLS / name, *arguments], capture_output=True, text=True, check=True).stdout
 
 
-def launch_attention(dtype: torch.dtype, shape: AttentionShape, *, deterministic: bool = False) -> None:
+def launch_attention(
+    dtype: torch.dtype, shape: AttentionShape, *, cache_dtype: torch.dtype | None = None, deterministic: bool = False
+) -> None:
     """A mixed batch with long contexts, decodes with short ones, and the rotary embedding."""
     num_tokens, num_seqs = 64, 4
     ints = {size: torch.zeros(size, dtype=torch.int32) for size in (num_tokens, num_seqs, num_seqs + 1)}
@@ -157,7 +162,7 @@ def launch_attention(dtype: torch.dtype, shape: AttentionShape, *, deterministic
         logits_indices=ints[num_seqs],
     )
     qkv = torch.zeros(num_tokens, shape.qkv_size, dtype=dtype)
-    cache = torch.zeros(2, 2, shape.num_kv_heads, 16, shape.head_size, dtype=dtype)
+    cache = torch.zeros(2, 2, shape.num_kv_heads, 16, shape.head_size, dtype=cache_dtype or dtype)
     attend = attention.PagedAttention(torch.device("cpu"), one_instruction=deterministic)
     attend(qkv, cache, batch, shape)
     batch.max_query_len, batch.max_seq_len = 1, 100

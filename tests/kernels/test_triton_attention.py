@@ -14,6 +14,7 @@ from triton_cases import DEVICE, INTERPRETED, OUTSIDE, PRODUCT_DTYPES, assert_cl
 from kernels.batch import AttentionShape
 from kernels.triton import attention
 
+CACHE_DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
 SHORT = AttentionShape(num_heads=6, num_kv_heads=2, head_size=64, scale=0.125)
 
 
@@ -24,17 +25,19 @@ def attention_cases(draw):
     window = draw(st.sampled_from([None, None, 1, 7, 64, 100]))
     shape = AttentionShape(kv_heads * draw(st.integers(1, 8)), kv_heads, head_size, head_size**-0.5, window)
     seqs = draw(st.lists(st.tuples(st.integers(0, 200), st.sampled_from([1, 1, 2, 17, 40])), min_size=1, max_size=3))
-    dtypes = draw(st.tuples(st.sampled_from(PRODUCT_DTYPES), st.sampled_from([torch.float32, torch.float16, torch.bfloat16])))
+    dtypes = draw(st.tuples(st.sampled_from(PRODUCT_DTYPES), st.sampled_from(CACHE_DTYPES)))
     return shape, seqs, draw(st.sampled_from([8, 16, 32])), dtypes, draw(st.sampled_from([64, 512])), draw(st.integers(0, 1000))
 
 
 HALF = (torch.float16, torch.float16)
+EIGHT = (torch.float16, torch.float8_e4m3fn)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(attention_cases())
 @example((SHORT, [(0, 1)], 16, HALF, 512, 0))  # a context of one token
 @example((SHORT, [(63, 1), (127, 1), (64, 64)], 16, HALF, 64, 0))  # blocks, tiles and splits are all full
+@example((SHORT, [(100, 1), (30, 70)], 16, EIGHT, 64, 0))
 @example((SHORT, [(64, 1), (128, 1), (65, 64)], 16, HALF, 64, 0))  # ... and have one token too many
 @example((AttentionShape(7, 1, 64, 0.125, 100), [(250, 1), (200, 30)], 8, HALF, 64, 0))  # the window starts splits after the first
 def test_attention_agrees_with_the_reference(case):

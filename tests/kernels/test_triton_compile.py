@@ -92,6 +92,11 @@ def test_quantised_products_run_on_the_tensor_cores_whatever_the_number_of_rows(
         assert report["instructions"]["LDGSTS"] > 0, report
 
 
+def test_attention_over_8_bit_floats_is_compiled_too(compiled):
+    reports = [report for report in compiled if report.get("cache") == "fp8"]
+    assert {report["kernel"] for report in reports} >= {"attention_decode_kernel", "attention_prefill_kernel", "rotary_and_write_kv_kernel"}
+
+
 def test_deterministic_attention_multiplies_with_one_instruction_whatever_the_number_of_queries(compiled):
     reports = [report for report in compiled if report.get("deterministic") and "prefill" in report["kernel"]]
     assert {report["arch"] for report in reports} == {80, 90}
