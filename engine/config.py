@@ -32,10 +32,11 @@ class EngineConfig:
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = _setting(
         "auto", "type of activations and of weights that are not quantised; auto: float32 on the CPU, the checkpoint's on CUDA"
     )
-    quantization: Literal["auto", "none", "int8", "int4"] = _setting(
+    quantization: Literal["auto", "none", "int8", "int4", "fp8"] = _setting(
         "auto",
         "auto: weights stay as the file stores them; none: dequantised to dtype; "
-        "int8, int4: weights stored as floats are rounded to groups of 32 codes as they are read",
+        "int8, int4: weights stored as floats are rounded to groups of 32 codes as they are read; "
+        "fp8: to 8-bit floats (E4M3) with a scale for each output feature, which the triton kernels multiply with activations of 8 bits",
     )
     device: Literal["auto", "cpu", "cuda"] = _setting("auto", "where the model runs")
     kernels: Literal["auto", "reference", "cpu", "triton"] = _setting("auto", "the set of kernels; auto: cpu or triton, by the device")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 
@@ -85,6 +85,7 @@ class Fp8Weight:
 
     codes: torch.Tensor  # [out_features, in_features], float8_e4m3fn
     scales: torch.Tensor  # [out_features], float32
+    bits: ClassVar[int] = 8
 
     @staticmethod
     def of(matrix: torch.Tensor) -> Fp8Weight:

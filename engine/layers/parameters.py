@@ -64,6 +64,8 @@ class Parameters:
                 taker(ops, weight if isinstance(weight, torch.Tensor) else convert(name, weight))
             except ShapeError as error:
                 raise ModelLoadError(f"the checkpoint's {name} {error}: its config and its weights do not belong together") from error
+            except ValueError as error:  # the kernels cannot compute it on this device
+                raise ModelLoadError(f"{name} cannot be served as it is: {error}") from error
         if missing:
             names = sorted(missing)
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""

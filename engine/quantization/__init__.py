@@ -7,11 +7,15 @@ from typing import TypeAlias
 
 from engine.errors import ModelLoadError
 from kernels.quantize import quantize
-from kernels.weights import DenseWeight, Weight
+from kernels.weights import DenseWeight, Fp8Weight, Weight
 
 # Takes a matrix under its name in the checkpoint, returns the one to be packed. Called for one matrix at a time, as it is read, so that
 # no more than a layer is ever held twice.
 Conversion: TypeAlias = Callable[[str, Weight], Weight]
+
+
+# An error in the table of embeddings or the output layer is in every token's logits, with nothing to average it.
+_OUTER = ("model.embed_tokens.weight", "lm_head.weight")
 
 
 def conversion_to(quantization: str) -> Conversion:
@@ -31,9 +35,12 @@ def _int8(name: str, weight: Weight) -> Weight:
 
 
 def _int4(name: str, weight: Weight) -> Weight:
-    """The table of embeddings and the output layer take 8 bits: an error there is in every token's logits, with nothing to average it."""
-    is_outer = name in ("model.embed_tokens.weight", "lm_head.weight")
-    return quantize(_floats(name, weight, "int4"), bits=8 if is_outer else 4)
+    return quantize(_floats(name, weight, "int4"), bits=8 if name in _OUTER else 4)
+
+
+def _fp8(name: str, weight: Weight) -> Weight:
+    floats = _floats(name, weight, "fp8")
+    return floats if name in _OUTER else Fp8Weight.of(floats.data)
 
 
 def _floats(name: str, weight: Weight, quantization: str) -> DenseWeight:
@@ -45,4 +52,4 @@ def _floats(name: str, weight: Weight, quantization: str) -> DenseWeight:
     )
 
 
-_CONVERSIONS: dict[str, Conversion] = {"auto": _as_stored, "none": _dequantized, "int8": _int8, "int4": _int4}
+_CONVERSIONS: dict[str, Conversion] = {"auto": _as_stored, "none": _dequantized, "int8": _int8, "int4": _int4, "fp8": _fp8}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from engine_settings import small_llm
 from gguf import GGMLQuantizationType
@@ -9,6 +10,7 @@ from small_models import new_llama, save_tokenizer, write_gguf
 
 from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
+from kernels.triton.linear import Fp8Linear
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,20 @@ def test_quantised_weights_and_keys_of_8_bit_floats_give_the_tokens_of_the_refer
         for kernels in ("reference", "triton")
     ]
     assert results[0] == results[1]
+
+
+def test_a_checkpoint_rounded_to_8_bit_floats_gives_about_the_probabilities_of_what_it_was_rounded_to(model: str) -> None:
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    prompt = list(range(10, 40))
+    engines = [small_llm(model=model, kernels=kernels, quantization="fp8", max_model_len=64) for kernels in ("reference", "triton")]
+    layer = engines[1].engine._executor._runner._model.layers[0]  # type: ignore[attr-defined]
+    assert isinstance(layer.mlp.down_proj.packed, Fp8Linear)
+    expected, actual = (
+        np.array([entry.chosen.logprob for entry in llm.generate(prompt, params, use_tqdm=False)[0].prompt_logprobs[1:]]) for llm in engines
+    )
+    # Activations are rounded to three bits of mantissa, too.
+    assert 0 < np.abs(actual - expected).mean() < 0.3
+    assert np.corrcoef(actual, expected)[0, 1] > 0.98
 
 
 def test_a_type_of_keys_and_values_that_the_kernels_do_not_read_is_refused(model: str) -> None:
