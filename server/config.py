@@ -7,6 +7,16 @@ from typing import Any, Literal
 
 from engine.errors import ConfigError
 
+_AT_LEAST_ONE = (
+    "max_body_size",
+    "max_header_size",
+    "max_header_count",
+    "max_pending_requests",
+    "max_sequences_per_request",
+    "max_stored_responses",
+    "backlog",
+)
+
 
 def _setting(default: Any, help: str, envvar: str | None = None) -> Any:
     return field(default=default, metadata={"help": help, "envvar": envvar})
@@ -44,7 +54,9 @@ class ServerConfig:
     )
     allow_unknown_parameters: bool = _setting(False, "log request parameters that nobody knows, rather than refuse them")
 
-    max_body_size: int = _setting(16 << 20, "longest request body, in bytes (suffixes K, M, G)")
+    max_body_size: int = _setting(8 << 20, "longest request body, in bytes (suffixes K, M, G)")
+    max_header_size: int = _setting(64 << 10, "longest request line and headers of a request together, in bytes; more get 431")
+    max_header_count: int = _setting(128, "most headers of a request; more get 431")
     max_pending_requests: int = _setting(
         2048, "requests held at once, waiting ones included; one with several prompts or samples counts as so many; more get 429"
     )
@@ -70,7 +82,7 @@ class ServerConfig:
         for name in ("receive_timeout", "sse_keepalive", "grace_period", "timeout_keep_alive"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be a number of seconds, 0 or more, but is {getattr(self, name)}")
-        for name in ("max_body_size", "max_pending_requests", "max_sequences_per_request", "max_stored_responses", "backlog"):
+        for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, but is {getattr(self, name)}")
         for name in ("rate_limit_requests", "rate_limit_tokens"):

@@ -14,6 +14,8 @@ from starlette.responses import Response
 
 from engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestTimeoutError
 
+_LONGEST_MESSAGE = 1000  # characters: it may quote what the client sent
+
 
 class ApiError(Exception):
     """An answer that is an error. `message` is read by the client's user."""
@@ -27,6 +29,7 @@ class ApiError(Exception):
         code: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
+        message = message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + " ..."
         super().__init__(message)
         self.status = status
         self.message = message

@@ -54,7 +54,7 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
         server = _Uvicorn(
             uvicorn.Config(
                 service_app,
-                http=protocol_with(config.receive_timeout),
+                http=protocol_with(config),
                 ws="none",
                 lifespan="off",
                 log_config=None,

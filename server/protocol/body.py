@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+import jiter
 from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from server.errors import ApiError
-from server.limits import check_counts
+from server.limits import check_counts, check_structure
 from server.protocol.fate import Parameter, sort_parameters
 from server.record import HAS_ARRIVED
 
 _LONGEST_NAME = 200
 _CACHED_STRINGS = 64 << 10  # bytes of the longest body whose strings are cached
+_LONGEST_REASON = 200  # characters: a reason may quote a name, which may be long
 _MOST_DISCARDED = 4  # times the longest body
 
 
@@ -86,11 +88,14 @@ async def _read(request: Request, longest: int) -> bytes:
 
 def parse_body(data: bytes, model: type[Body], table: dict[str, Parameter], allow_unknown: bool) -> Body:
     """The validated body. Raises ApiError 400 naming the field at fault."""
+    check_structure(data)
     try:
         # The cache of strings makes small bodies faster, and ones with very many different names slower.
-        body = from_json(data, allow_inf_nan=False, cache_strings=len(data) < _CACHED_STRINGS)
+        cache: Literal["all", "none"] = "all" if len(data) < _CACHED_STRINGS else "none"
+        # Duplicate names are refused: what checks a body on its way here may read the first, where JSON libraries read the last.
+        body = jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode=cache)
     except ValueError as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from error
+        raise ApiError(400, f"the body is not valid JSON: {str(error)[:_LONGEST_REASON]}", code="invalid_json") from error
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
     check_counts(body, len(data))

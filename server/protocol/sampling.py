@@ -81,7 +81,7 @@ class SamplingBody(RequestBody):
     stream_options: StreamOptions | None = None
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     priority: _Int32 = 0
     user: str | None = None

@@ -158,15 +158,22 @@ def test_a_client_that_asks_before_it_sends_is_refused_at_once(server: RunningSe
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n",
         b"GET /health HTTP/1.1\r\nBad Header: x\r\n\r\n",
         b"WHAT /health HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
-    ids=["TLS", "length", "header", "method", "path"],
+    ids=["TLS", "length", "header", "method"],
 )
 def test_what_is_no_http_is_told_so_with_the_error_object(server: RunningServer, data: bytes) -> None:
     head, _, body = _raw(server, data).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"content-type: application/json" in head
     assert json.loads(body)["error"]["code"] == "invalid_http"
+
+
+def test_a_url_or_headers_that_are_too_long_have_statuses_of_their_own(server: RunningServer) -> None:
+    assert _raw(server, b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 414 ")
+    for headers in (b"a: b\r\n" * 200, b"a: " + b"b" * 70_000 + b"\r\n", b"a: " + b"b" * 70_000):
+        answer = _raw(server, b"GET /health HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+        assert b"headers_too_large" in answer
 
 
 @pytest.mark.parametrize(

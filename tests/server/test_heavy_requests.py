@@ -10,11 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from live_server import RunningServer
 
 from engine.loader import resolve_model
 from server.errors import ApiError
-from server.limits import MAX_MESSAGES, MAX_STOP_TOKEN_IDS, MAX_VALUES
+from server.limits import MAX_MESSAGES, MAX_STOP_TOKEN_IDS, MAX_TOKEN_IDS, MAX_VALUES, check_structure
 from server.protocol import fates
 from server.protocol.body import parse_body
 from server.protocol.chat import ChatCompletionRequest
@@ -69,7 +71,7 @@ def test_health_is_answered_while_a_heavy_request_is_worked_on(
         ({"messages": [HELLO] * (MAX_MESSAGES + 1)}, "messages"),
         ({"messages": [1] * (MAX_MESSAGES + 1)}, "messages"),
         ({"messages": [HELLO], "stop_token_ids": [1] * (MAX_STOP_TOKEN_IDS + 1)}, "stop_token_ids"),
-        ({"messages": [HELLO], "chat_template_kwargs": {"a": [[1, 2]] * MAX_VALUES}}, "chat_template_kwargs"),
+        ({"messages": [HELLO], "chat_template_kwargs": {"a": [[1, 2]] * (MAX_VALUES // 2)}}, "chat_template_kwargs"),
         ({"messages": [HELLO], **{f"k{i}": 1 for i in range(300)}}, None),
     ],
 )
@@ -78,6 +80,21 @@ def test_too_much_of_something_is_told_in_one_sentence(body: dict[str, Any], par
         parse_body(json.dumps(body).encode(), ChatCompletionRequest, fates.CHAT, allow_unknown=False)
     assert caught.value.param == param
     assert len(str(caught.value)) < 200
+
+
+@given(text=st.text(st.sampled_from(',[{"\\\\]}: é'), max_size=50), lists=st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=5))
+def test_commas_and_brackets_within_texts_are_no_values(text: str, lists: list[list[int]]) -> None:
+    body = {"a": text * 4000, "b": lists, text: [text]}
+    check_structure(json.dumps(body, ensure_ascii=False).encode())
+    with pytest.raises(ApiError):
+        check_structure(json.dumps({**body, "c": [[]] * MAX_VALUES}).encode())
+
+
+@pytest.mark.parametrize("unit", ["[],", "{},", '"",', '{"a":1},', "1,"])
+def test_too_many_values_are_refused_before_they_are_decoded(unit: str) -> None:
+    with pytest.raises(ApiError, match="too many values"):
+        check_structure(('{"prompt": [' + unit * (MAX_TOKEN_IDS + MAX_VALUES + 1) + "1]}").encode())
+    check_structure(('{"prompt": [' + unit * (MAX_VALUES // 2) + "1]}").encode())
 
 
 def test_as_many_messages_as_may_be_are_read() -> None:
