@@ -39,6 +39,11 @@ class ServerConfig:
         None, "file of API keys, each with a name and limits, as `octavo keys add` writes it; read again on SIGHUP"
     )
 
+    ssl_certfile: str | None = _setting(None, "certificate chain in PEM for HTTPS, read again on SIGHUP; none: plain HTTP")
+    ssl_keyfile: str | None = _setting(None, "its private key; none: in the same file")
+    ssl_keyfile_password: str | None = _setting(None, "password of the private key", "OCTAVO_SSL_KEYFILE_PASSWORD")
+    ssl_ca_certs: str | None = _setting(None, "certificates in PEM of those who may sign clients' certificates")
+    ssl_cert_reqs: Literal["none", "optional", "required"] = _setting("none", "whether clients must show a certificate")
     rate_limit_requests: int = _setting(
         0, "requests per minute of each API key, or of each client address where no key is asked for; 0: no limit"
     )
@@ -92,5 +97,9 @@ class ServerConfig:
             raise ConfigError(f"request_timeout must be a number of seconds above 0, but is {self.request_timeout}: leave it out for none")
         if not all(name.strip() for name in self.served_model_name):
             raise ConfigError("served_model_name must not be empty: leave it out for the model's own name")
+        if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_cert_reqs != "none"):
+            raise ConfigError("ssl_keyfile and ssl_cert_reqs need ssl_certfile: the server has no certificate of its own")
+        if self.ssl_cert_reqs != "none" and self.ssl_ca_certs is None:
+            raise ConfigError("ssl_cert_reqs needs ssl_ca_certs: who may sign the clients' certificates")
         if self.api_key is not None and not self.api_key.strip():
             raise ConfigError("api_key must not be empty: leave it out to ask for none")

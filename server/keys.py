@@ -66,6 +66,8 @@ class KeyRing:
 
     def reload(self) -> None:
         """Read the file again. One that is not valid changes nothing, and is told to the log."""
+        if self._path is None:
+            return
         try:
             self._holders = [*self._given, *self._read()]
         except ConfigError as error:

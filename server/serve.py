@@ -8,7 +8,7 @@ import ipaddress
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import setproctitle
@@ -22,6 +22,7 @@ from server.listen import url_of
 from server.logs import logger, set_up
 from server.response_store import ResponseStore
 from server.service import Service
+from server.tls import Tls
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncLLMEngine
@@ -48,6 +49,7 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
     status = 0
     responses: ResponseStore | None = None
     try:
+        tls = None if config.ssl_certfile is None else Tls(config)
         service_app = build_app(engine, config)
         service: Service = service_app.state.service
         responses = service_app.state.responses
@@ -65,14 +67,14 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
                 timeout_keep_alive=config.timeout_keep_alive,
                 timeout_graceful_shutdown=_LAST_BYTES,
                 backlog=config.backlog,
+                ssl_context_factory=None if tls is None else lambda *_: tls.context,
             )
         )
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        if config.api_keys_file is not None:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service_app.state.keys.reload)
+        _reload_on_hangup([service_app.state.keys] if tls is None else [service_app.state.keys, tls])
         _warn_if_open(listener, service_app.state.keys)
         try:
-            await _start_engine(service, url_of(listener), signals)
+            await _start_engine(service, url_of(listener, "http" if tls is None else "https"), signals)
             await signals.first()
             service.begin_draining()
             logger.info("stopping: running requests have %g s to finish", config.grace_period)
@@ -88,6 +90,14 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
             responses.close()
     logger.info("stopped")
     return status
+
+
+def _reload_on_hangup(parts: Sequence[KeyRing | Tls]) -> None:
+    def reload() -> None:
+        for part in parts:
+            part.reload()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
 
 def _warn_if_open(listener: socket.socket, keys: KeyRing) -> None:

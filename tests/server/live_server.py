@@ -30,7 +30,7 @@ class RunningServer:
 
     def __post_init__(self) -> None:
         # Not httpx.get: it makes a TLS context each time, which costs what the model needs to load.
-        self._probe = httpx.Client(base_url=self.url)
+        self._probe = httpx.Client(base_url=self.url, verify=False)
 
     @property
     def log(self) -> str:
@@ -88,7 +88,7 @@ def running_server(directory: Path, *flags: str) -> Iterator[RunningServer]:
     with log_path.open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "server.cli", "serve", *FLAGS, *flags], stdout=log, stderr=log)
     try:
-        while (found := re.search(r"listening on (http://\S+),", log_path.read_text())) is None:
+        while (found := re.search(r"listening on (https?://\S+),", log_path.read_text())) is None:
             assert process.poll() is None, log_path.read_text()
             assert time.monotonic() < started + 30, log_path.read_text()
             time.sleep(0.02)
