@@ -1,7 +1,7 @@
 """CacheEngine: the tensors behind the KV blocks.
 
-One pool holds a block's keys and values of all layers side by side, [num_blocks, num_layers, 2, num_kv_heads, block_size, head_size], so
-that a whole block is one stretch of memory to copy or to move. It knows nothing of sequences.
+One pool holds a block's keys and values of all layers side by side, [num_blocks, num_layers, 2, num_kv_heads, block_size, row], so that a
+whole block is one stretch of memory to copy or to move; `kernels.kv_cache` says what a row is. It knows nothing of sequences.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from engine.errors import ConfigError
 from engine.host_cache import BlockPairs
 from engine.host_pool import new_host_pool
 from kernels.batch import AttentionShape
+from kernels.kv_cache import row_elements
 from kernels.ops import Ops
 
 
@@ -25,9 +26,9 @@ class CacheEngine:
         self, shapes: list[AttentionShape], num_blocks: int, block_size: int, dtype: torch.dtype, ops: Ops, num_host_blocks: int = 0
     ) -> None:
         self._ops = ops
-        pool_shape = (num_blocks, len(shapes), *block_shape(shapes[0], block_size))
+        pool_shape = (num_blocks, len(shapes), *block_shape(shapes[0], block_size, dtype))
         self.pool = _zeros(pool_shape, dtype, ops.device)
-        # of each layer: [num_blocks, 2, num_kv_heads, block_size, head_size], its blocks apart by all the layers
+        # of each layer: [num_blocks, 2, num_kv_heads, block_size, row], its blocks apart by all the layers
         self.kv_caches = [self.pool[:, layer] for layer in range(len(shapes))]
         self._host = new_host_pool(self.pool, num_host_blocks) if num_host_blocks else None
 
@@ -66,15 +67,15 @@ def _in_waves(pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     return waves
 
 
-def block_shape(shape: AttentionShape, block_size: int) -> tuple[int, int, int, int]:
-    return (2, shape.num_kv_heads, block_size, shape.head_size)
+def block_shape(shape: AttentionShape, block_size: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
+    return (2, shape.num_kv_heads, block_size, row_elements(shape.head_size, dtype))
 
 
 def bytes_per_block(shapes: list[AttentionShape], block_size: int, dtype: torch.dtype) -> int:
     """Of one block in all layers."""
     if len({(s.num_kv_heads, s.head_size) for s in shapes}) != 1:
         raise ConfigError("layers with different KV heads or head sizes are not supported")
-    elements = int(np.prod(block_shape(shapes[0], block_size))) * len(shapes)
+    elements = int(np.prod(block_shape(shapes[0], block_size, dtype))) * len(shapes)
     return elements * dtype.itemsize
 
 

@@ -78,8 +78,10 @@ class EngineConfig:
     kv_cache_memory: int | None = _setting(
         None, "bytes of KV cache (suffixes K, M, G); none: on the CPU an eighth of the memory, 4 GiB at most, on CUDA what is free"
     )
-    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "fp8"] = _setting(
-        "auto", "type of the KV cache; auto: dtype; fp8: 8-bit floats (E4M3), half the memory, for the triton kernels"
+    kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"] = _setting(
+        "auto",
+        "type of the KV cache; auto: dtype; int8: codes with a scale for each token and head, for the cpu kernels; "
+        "fp8: 8-bit floats (E4M3), half the memory, for the triton kernels",
     )
     num_gpu_blocks_override: int | None = _setting(None, "exact number of KV blocks, for tests")
     enable_prefix_caching: bool = _setting(True, "keep the KV of finished sequences for prompts that begin alike")

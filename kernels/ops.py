@@ -11,8 +11,8 @@ itself. That lets a set run it operation by operation, capture it as a CUDA grap
 walks.
 
 Shapes: T = num_tokens of the step, S = num_seqs, H = num_heads, K = num_kv_heads, D = head_size. Activations are [T, features], rows
-contiguous. The KV cache of one layer is [num_blocks, 2, K, block_size, D]: index 0 of the second dimension holds keys, 1 values; the
-block stride is free, the four inner dimensions are contiguous.
+contiguous. The KV cache of one layer is [num_blocks, 2, K, block_size, row]: index 0 of the second dimension holds keys, 1 values; the
+block stride is free, the four inner dimensions are contiguous. A row is D numbers, with int8 and their scale (`kernels.kv_cache`).
 
 Batch invariance (sets that declare `batch_invariant`): a row's result has the same bits whatever the other rows are.
 """

@@ -16,10 +16,16 @@ from kernels.cpu.sampling import logprobs, sample
 from kernels.cpu.structs import Codes, KvStruct, Step
 from kernels.cpu.threads import ThreadPool
 from kernels.cpu.weights import PackedLinear, pack
+from kernels.kv_cache import row_elements
 from kernels.sampling import DrawSettings, RowLogprobs
 from kernels.weights import Weight
 
-KV_ELEMENTS = {torch.float32: structs.KV_F32, torch.float16: structs.KV_F16, torch.bfloat16: structs.KV_BF16}
+KV_ELEMENTS = {
+    torch.float32: structs.KV_F32,
+    torch.float16: structs.KV_F16,
+    torch.bfloat16: structs.KV_BF16,
+    torch.int8: structs.KV_I8,
+}
 
 
 class CpuOps:
@@ -229,12 +235,13 @@ def codes_struct(weight: PackedLinear) -> Codes:
 
 
 def kv_struct(kv_cache: torch.Tensor, shape: AttentionShape) -> KvStruct:
-    """Raises ValueError for a cache that is not [num_blocks, 2, K, block_size, D] of a type that the kernels read."""
-    _, two, num_kv_heads, block_size, head_size = kv_cache.shape
+    """Raises ValueError for a cache that is not [num_blocks, 2, K, block_size] rows of a type that the kernels read."""
+    _, two, num_kv_heads, block_size, row = kv_cache.shape
     if kv_cache.dtype not in KV_ELEMENTS:
-        raise ValueError(f"the CPU kernels keep keys and values as float32, float16 or bfloat16, not {kv_cache.dtype}")
-    inner = (num_kv_heads * block_size * head_size, block_size * head_size, head_size, 1)
-    if (two, num_kv_heads, head_size) != (2, shape.num_kv_heads, shape.head_size) or kv_cache.stride()[1:] != inner:
+        raise ValueError(f"the CPU kernels keep keys and values as float32, float16, bfloat16 or int8, not {kv_cache.dtype}")
+    inner = (num_kv_heads * block_size * row, block_size * row, row, 1)
+    expected = (2, shape.num_kv_heads, row_elements(shape.head_size, kv_cache.dtype))
+    if (two, num_kv_heads, row) != expected or kv_cache.stride()[1:] != inner:
         raise ValueError(f"a KV cache of {tuple(kv_cache.shape)} does not fit {shape}, or is not contiguous inside a block")
     return KvStruct(
         data=kv_cache.data_ptr(),

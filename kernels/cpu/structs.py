@@ -11,7 +11,7 @@ WEIGHT_F32, WEIGHT_Q4, WEIGHT_Q8, WEIGHT_F16, WEIGHT_BF16 = 0, 1, 2, 3, 4
 TILE = 16  # output features that are computed together
 ROWS_TOKENS, ROWS_LOGITS = 0, 1
 SILU, GELU_TANH = 0, 1
-KV_F32, KV_F16, KV_BF16 = 0, 1, 2
+KV_F32, KV_F16, KV_BF16, KV_I8 = 0, 1, 2, 3
 CODES_INT8, CODES_INT16 = 1, 2  # bytes of an activation's code
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch
+from kernels.kv_cache import decode_rows, encode_rows
 from kernels.reference.logprobs import logprobs
 from kernels.reference.sampling import sample
 from kernels.sampling import DrawSettings, RowLogprobs
@@ -27,7 +28,7 @@ class ReferenceOps:
 
     name = "reference"
     batch_invariant = False
-    kv_dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn)
+    kv_dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float8_e4m3fn)
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
@@ -77,7 +78,7 @@ class ReferenceOps:
         written = slots >= 0
         blocks, offsets = slots[written] // block_size, slots[written] % block_size
         keys_values = heads[written, shape.num_heads :].view(-1, 2, shape.num_kv_heads, shape.head_size)
-        kv_cache[blocks, :, :, offsets] = keys_values.to(kv_cache.dtype)
+        kv_cache[blocks, :, :, offsets] = encode_rows(keys_values, kv_cache.dtype)
 
     def paged_attention(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:
         num_tokens = qkv.shape[0]
@@ -89,7 +90,8 @@ class ReferenceOps:
             start, stop = starts[s], starts[s + 1]
             blocks = batch.block_tables[s, : -(-seq_len // block_size)].long()
             # [2, K, context, D]
-            context = kv_cache[blocks].permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :seq_len].float()
+            rows = kv_cache[blocks].permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :seq_len]
+            context = decode_rows(rows, shape.head_size)
             keys, values = context.repeat_interleave(shape.num_heads // shape.num_kv_heads, dim=1)
             scores = torch.einsum("thd,hcd->htc", queries[start:stop].float(), keys) * shape.scale
             query_positions = torch.arange(seq_len - (stop - start), seq_len, device=qkv.device).unsqueeze(1)

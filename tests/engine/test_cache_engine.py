@@ -11,6 +11,7 @@ from engine.cache_engine import CacheEngine, bytes_per_block, plan_num_blocks
 from engine.config import EngineConfig, parse_bytes
 from engine.errors import ConfigError
 from kernels.batch import AttentionShape
+from kernels.kv_cache import decode_rows, encode_rows
 from kernels.reference import ReferenceOps
 
 CPU = torch.device("cpu")
@@ -20,6 +21,7 @@ SHAPES = [AttentionShape(num_heads=4, num_kv_heads=2, head_size=8, scale=1.0)] *
 def test_a_block_takes_keys_and_values_of_all_layers() -> None:
     assert bytes_per_block(SHAPES, 16, torch.float32) == 3 * 2 * 2 * 16 * 8 * 4
     assert bytes_per_block(SHAPES, 16, torch.bfloat16) == 3 * 2 * 2 * 16 * 8 * 2
+    assert bytes_per_block(SHAPES, 16, torch.int8) == 3 * 2 * 2 * 16 * (8 + 4)  # codes, and a scale of four bytes
 
 
 def test_layers_of_different_heads_are_refused() -> None:
@@ -80,6 +82,18 @@ def test_the_caches_of_the_layers_are_views_of_one_pool_and_zero_at_first(dtype:
     assert cache.pool[2].float().mean(dim=(1, 2, 3, 4)).tolist() == [1.0, 2.0, 3.0]
     assert not cache.pool[[0, 1, 3, 4]].any()
     assert cache.pool[2].is_contiguous()
+
+
+def test_the_scales_of_int8_rows_are_part_of_the_pool_and_go_where_their_blocks_go() -> None:
+    ops = ReferenceOps(CPU, torch.float32)
+    cache = CacheEngine(SHAPES, 4, 16, torch.int8, ops, num_host_blocks=1)
+    assert cache.pool.numel() == 4 * bytes_per_block(SHAPES, 16, torch.int8)
+    values = torch.randn(3, 2, 2, 16, 8)
+    cache.pool[0] = encode_rows(values, torch.int8)
+    cache.copy([(0, 2)])
+    cache.swap([(2, 0)], [(0, 3)])
+    for block in (2, 3):
+        assert (decode_rows(cache.pool[block], 8) - values).abs().max() < values.abs().max() / 250
 
 
 def test_copying_a_block_copies_it_in_all_layers() -> None:

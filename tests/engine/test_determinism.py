@@ -102,6 +102,14 @@ def test_dense_weights_give_the_same_bits_too(dense: str, requests: list[Request
     assert_it_happened(llm, watch, budget, "swap", caching=True)
 
 
+@pytest.mark.parametrize("budget", [16, 512])
+def test_int8_keys_and_values_give_the_same_bits_too(quantised: str, requests: list[Request], budget: int) -> None:
+    expected = results_alone(watched_llm(model=quantised, kv_cache_dtype="int8", **settings_for(512, caching=False))[0], requests)
+    llm, watch = watched_llm(model=quantised, kv_cache_dtype="int8", **settings_for(budget, "swap"))
+    assert differing(results_together(llm, requests), expected) == []
+    assert_it_happened(llm, watch, budget, "swap", caching=True)
+
+
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 def test_the_number_of_threads_does_not_matter(quantised: str, requests: list[Request], alone: list[Result], num_threads: int) -> None:
     llm, _ = watched_llm(model=quantised, **settings_for(64, num_threads=num_threads))

@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType
 from small_models import new_llama, save_tokenizer, write_gguf
 from transformers import LlamaForCausalLM
 
-from engine.errors import ModelLoadError
+from engine.errors import ConfigError, ModelLoadError
 from engine.llm import LLM
 from engine.quantization import conversion_to
 from engine.sampling_params import SamplingParams
@@ -89,3 +89,16 @@ def test_a_checkpoint_of_codes_is_not_rounded_again(tmp_path: Path, quantization
     path = write_gguf(tmp_path / "model.gguf", new_llama(), GGMLQuantizationType.Q8_0)
     with pytest.raises(ModelLoadError, match="stored in 8 bits already: use --quantization auto"):
         small_llm(model=str(path), quantization=quantization)
+
+
+def test_int8_keys_and_values_are_those_of_the_reference(tmp_path: Path) -> None:
+    directory = saved(new_llama(**LARGER), tmp_path, torch.float32)
+    ours, reference = (small_llm(model=directory, kv_cache_dtype="int8", kernels=kernels) for kernels in ("cpu", "reference"))
+    assert isinstance(ours.engine._executor._runner._forward, Plan)  # type: ignore[attr-defined]
+    assert greedy(ours) == greedy(reference)
+
+
+def test_keys_and_values_of_a_type_that_the_kernels_do_not_have_are_refused(tmp_path: Path) -> None:
+    directory = saved(new_llama(), tmp_path, torch.float32)
+    with pytest.raises(ConfigError, match="kv_cache_dtype int8 is not for the triton kernels"):
+        small_llm(model=directory, kernels="triton", kv_cache_dtype="int8")

@@ -7,6 +7,7 @@ import torch
 from kernels.batch import AttentionShape, Batch
 from kernels.cpu import load_cpu_ops
 from kernels.cpu.ops import CpuOps
+from kernels.kv_cache import encode_rows
 from kernels.reference import ReferenceOps
 from kernels.weights import QuantizedWeight
 
@@ -55,9 +56,10 @@ def make_batch(seqs: list[tuple[int, int]], block_size: int, num_blocks: int, ge
 
 def make_cache(num_blocks: int, shape: AttentionShape, block_size: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     """A cache whose block stride is larger than a block, filled with noise."""
-    size = 2 * shape.num_kv_heads * block_size * shape.head_size
-    pool = torch.randn(num_blocks, size + 24, generator=generator).to(dtype)
-    return pool[:, :size].view(num_blocks, 2, shape.num_kv_heads, block_size, shape.head_size)
+    noise = torch.randn(num_blocks, 2, shape.num_kv_heads, block_size, shape.head_size, generator=generator)
+    rows = encode_rows(noise, dtype).flatten(1)
+    pool = torch.cat((rows, torch.zeros(num_blocks, 24, dtype=dtype)), dim=1)
+    return pool[:, : rows.shape[1]].view(num_blocks, 2, shape.num_kv_heads, block_size, -1)
 
 
 def make_cos_sin(max_positions: int, rotary_dim: int) -> torch.Tensor:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.batch import AttentionShape, Batch
+from kernels.kv_cache import decode_rows
 
 ONE_THREAD, TWO_THREADS = cpu_ops(1), cpu_ops(2)
 
@@ -22,7 +23,7 @@ def attention_cases(draw):
     rotary_dim = draw(st.sampled_from([None, head_size // 2]))
     shape = AttentionShape(kv_heads * group, kv_heads, head_size, head_size**-0.5, window, rotary_dim)
     block_size = draw(st.sampled_from([8, 16, 32]))
-    dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
+    dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.int8]))
     seqs = draw(st.lists(st.tuples(st.integers(0, 400), st.sampled_from([1, 1, 2, 17, 70])), min_size=1, max_size=5))
     return shape, block_size, dtype, seqs, draw(st.integers(0, 1000))
 
@@ -41,7 +42,9 @@ def test_attention_and_cache_write_match_the_reference(case):
     REFERENCE.rotary_and_write_kv(expected_qkv, expected_cache, cos_sin, batch, shape)
     TWO_THREADS.rotary_and_write_kv(qkv, cache, cos_sin, batch, shape)
     torch.testing.assert_close(qkv, expected_qkv, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(cache.float(), expected_cache.float(), rtol=1e-2 if dtype == torch.bfloat16 else 2e-3, atol=1e-4)
+    rtol, atol = {torch.bfloat16: (1e-2, 1e-4), torch.int8: (1e-5, 0.05)}.get(dtype, (2e-3, 1e-4))  # a code may be the one beside it
+    written, expected_rows = (decode_rows(rows, shape.head_size) for rows in (cache, expected_cache))
+    torch.testing.assert_close(written, expected_rows, rtol=rtol, atol=atol)
     expected = REFERENCE.paged_attention(qkv, cache, batch, shape)
     actual = TWO_THREADS.paged_attention(qkv, cache, batch, shape)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=2e-5)
@@ -74,7 +77,7 @@ def part_of(batch: Batch, start: int, stop: int) -> Batch:
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int8])
 @pytest.mark.parametrize("window", [None, 333])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_size"), [(9, 3, 64), (4, 4, 80), (8, 1, 128)])
 def test_a_decode_a_chunk_and_a_whole_prefill_give_the_same_bits(dtype, window, heads, kv_heads, head_size):
@@ -134,6 +137,35 @@ def test_working_memory_does_not_grow_with_the_context():
             ops.paged_attention(qkv[start:].contiguous(), cache, part_of(batch, start, length), shape)
         held = ops.pool.scratch_bytes() + sum(t.numel() * 4 for t in ops._partials.values())
         assert held < 2**20  # in float32, 20,000 keys and values of one head alone are ten times that
+
+
+@pytest.mark.parametrize("head_size", [20, 64, 128])
+def test_an_int8_row_is_its_codes_and_their_scale(head_size):
+    shape = AttentionShape(2, 1, head_size, 1.0)
+    generator = torch.Generator().manual_seed(head_size)
+    batch = make_batch([(0, 40)], 16, 4, generator)
+    cache = make_cache(4, shape, 16, torch.int8, generator)
+    qkv = torch.randn(40, shape.qkv_size, generator=generator) * torch.logspace(-6, 6, 40).unsqueeze(1)
+    qkv[3] = 0.0
+    TWO_THREADS.rotary_and_write_kv(qkv, cache, make_cos_sin(64, head_size), batch, shape)
+    slots = batch.slot_mapping
+    rows = cache[slots // 16, :, 0, slots % 16]  # [40, 2, row]
+    expected = qkv.view(40, 4, head_size)[:, 2:]
+    largest = expected.abs().amax(-1, keepdim=True)
+    assert ((decode_rows(rows, head_size) - expected).abs() <= largest * (0.5001 / 127)).all()
+    assert int(rows[..., :head_size].abs().max()) == 127
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_number_that_is_none_still_shows_in_an_int8_row(bad):
+    shape = AttentionShape(1, 1, 64, 1.0)
+    generator = torch.Generator().manual_seed(0)
+    batch = make_batch([(0, 2)], 16, 4, generator)
+    cache = make_cache(4, shape, 16, torch.int8, generator)
+    qkv = torch.randn(2, shape.qkv_size, generator=generator)
+    qkv[0, 150] = bad  # in the first token's value
+    TWO_THREADS.rotary_and_write_kv(qkv, cache, make_cos_sin(4, 64), batch, shape)
+    assert not TWO_THREADS.paged_attention(qkv, cache, batch, shape).isfinite().any()
 
 
 def test_a_step_without_tokens_is_nothing():

@@ -81,7 +81,7 @@ def test_plainer_machines_compute_the_same_products(plainer_ops, bits, signed, g
     assert torch.equal(plainer_ops.linear(x[4:5], packed)[0], plainer_ops.linear(x, packed)[4])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
 def test_plainer_machines_compute_the_same_attention(plainer_ops, dtype):
     generator = torch.Generator().manual_seed(1)
     shape = AttentionShape(6, 2, 80, 0.1, sliding_window=90)

@@ -24,6 +24,7 @@ typedef struct {
     int64_t padded; // head size rounded up to whole vectors
     int32_t element; // KV_*, of the rows below
     const void *keys[TILE_KEYS], *values[TILE_KEYS]; // rows of the tile: in the cache, or converted in the room below
+    float key_scales[TILE_KEYS], value_scales[TILE_KEYS]; // what they must be multiplied by: 1 but for int8, whose rows are codes
     float *room; // [2 * TILE_KEYS, padded]
     float *queries; // [count, padded], scaled
     float *scores; // [count, TILE_KEYS]
@@ -67,16 +68,21 @@ static void make_group(worker_t *worker, const kv_t *kv, group_t *group) {
 INLINE vec load_elements(const int element, const void *row, int64_t i) {
     if (element == KV_F32) return x_load((const float *)row + i);
     if (element == KV_F16) return x_load_half((const uint16_t *)row + i);
-    return x_load_bfloat((const uint16_t *)row + i);
+    if (element == KV_BF16) return x_load_bfloat((const uint16_t *)row + i);
+    return x_load_int8((const int8_t *)row + i);
+}
+
+INLINE float element_of(const int element, const void *row, int64_t i) {
+    if (element == KV_F32) return ((const float *)row)[i];
+    if (element == KV_F16) return half_to_float(((const uint16_t *)row)[i]);
+    if (element == KV_BF16) return bfloat_to_float(((const uint16_t *)row)[i]);
+    return ((const int8_t *)row)[i];
 }
 
 INLINE void convert_row(const int element, const void *row, float *out, int64_t n, int64_t padded) {
     int64_t i = 0;
     for (; i + WIDTH <= n; i += WIDTH) x_store(out + i, load_elements(element, row, i));
-    for (; i < n; i++)
-        out[i] = element == KV_F32   ? ((const float *)row)[i]
-                 : element == KV_F16 ? half_to_float(((const uint16_t *)row)[i])
-                                     : bfloat_to_float(((const uint16_t *)row)[i]);
+    for (; i < n; i++) out[i] = element_of(element, row, i);
     for (; i < padded; i++) out[i] = 0.0f;
 }
 
@@ -90,13 +96,14 @@ INLINE void convert_rows(const int element, const void **rows, float *room, int3
 static void convert_tile(const kv_t *kv, const void **rows, float *room, int32_t begin, int32_t end, int64_t padded) {
     if (kv->element == KV_F32) convert_rows(KV_F32, rows, room, begin, end, kv->head_size, padded);
     else if (kv->element == KV_F16) convert_rows(KV_F16, rows, room, begin, end, kv->head_size, padded);
-    else convert_rows(KV_BF16, rows, room, begin, end, kv->head_size, padded);
+    else if (kv->element == KV_BF16) convert_rows(KV_BF16, rows, room, begin, end, kv->head_size, padded);
+    else convert_rows(KV_I8, rows, room, begin, end, kv->head_size, padded);
 }
 
 // Asks for the lines of positions [begin, end), which the next tile will read: two kilobytes here and two there are too little for the
 // processor to notice a pattern in time.
 static void prefetch_tile(const kv_t *kv, const int32_t *block_table, int32_t kv_head, int32_t begin, int32_t end) {
-    const int64_t row_bytes = kv->head_size * (kv->element == KV_F32 ? 4 : 2);
+    const int64_t row_bytes = kv_row_bytes(kv);
     const int64_t values_at = (int64_t)kv->num_kv_heads * kv->block_size * row_bytes;
     while (begin < end) {
         const int32_t offset = begin % kv->block_size;
@@ -109,10 +116,16 @@ static void prefetch_tile(const kv_t *kv, const int32_t *block_table, int32_t kv
     }
 }
 
+INLINE float row_scale(const kv_t *kv, const void *row) {
+    float scale = 1.0f;
+    if (kv->element == KV_I8) memcpy(&scale, (const int8_t *)row + kv->head_size, sizeof scale);
+    return scale;
+}
+
 // Finds the rows of positions [tile + begin, tile + end) of a sequence, and converts them to float32 where that pays or where a head is
-// no whole number of vectors.
+// no whole number of vectors. Codes become floats as they are, so that it makes no difference to a bit whether they were converted.
 static void load_tile(const kv_t *kv, const int32_t *block_table, int32_t kv_head, int32_t tile, int32_t begin, int32_t end, group_t *group) {
-    const int64_t bytes = kv->element == KV_F32 ? 4 : 2, row_bytes = kv->head_size * bytes;
+    const int64_t row_bytes = kv_row_bytes(kv);
     const int64_t values_at = (int64_t)kv->num_kv_heads * kv->block_size * row_bytes;
     for (int32_t key = begin; key < end;) {
         const int32_t offset = (tile + key) % kv->block_size;
@@ -121,6 +134,8 @@ static void load_tile(const kv_t *kv, const int32_t *block_table, int32_t kv_hea
         for (int32_t i = offset; i < kv->block_size && key < end; i++, key++, row += row_bytes) {
             group->keys[key] = row;
             group->values[key] = row + values_at;
+            group->key_scales[key] = row_scale(kv, row);
+            group->value_scales[key] = row_scale(kv, row + values_at);
         }
     }
     group->element = kv->element;
@@ -182,7 +197,7 @@ INLINE void score(const int shared, const int element, const group_t *group, int
     }
 }
 
-// Turns a query's scores of keys [begin, end) into weights, the others into zeros; returns what its sums so far must be scaled by.
+// Turns a query's scores of keys [begin, end) into weights of values; returns what its sums so far must be scaled by.
 static float soften(group_t *group, int32_t q, int32_t begin, int32_t end) {
     const v8i lane = {0, 1, 2, 3, 4, 5, 6, 7};
     const v8i lowest = (v8i)v_set(-INFINITY);
@@ -192,13 +207,14 @@ static float soften(group_t *group, int32_t q, int32_t begin, int32_t end) {
     for (int v = 0; v < TILE_KEYS / LANES; v++) {
         const v8i key = lane + v * LANES;
         visible[v] = (key >= begin) & (key < end);
+        v_store(scores + v * LANES, v_load(scores + v * LANES) * v_load(group->key_scales + v * LANES));
         top = v_max(top, (v8f)(((v8i)v_load(scores + v * LANES) & visible[v]) | (lowest & ~visible[v])));
     }
     const float new_top = v_max_lane(top);
     v8f weights[TILE_KEYS / LANES];
     for (int v = 0; v < TILE_KEYS / LANES; v++) {
         weights[v] = (v8f)((v8i)v_exp(v_load(scores + v * LANES) - new_top) & visible[v]);
-        v_store(scores + v * LANES, weights[v]);
+        v_store(scores + v * LANES, weights[v] * v_load(group->value_scales + v * LANES));
     }
     const float scale = v_exp(v_set(group->top[q] - new_top))[0];
     group->weight[q] = group->weight[q] * scale + v_sum((weights[0] + weights[1]) + (weights[2] + weights[3]));
@@ -271,7 +287,8 @@ static void attend_tile(group_t *group, int32_t tile) {
         if (begin < end) {
             if (group->element == KV_F32) attend_some(KV_F32, group, shared, q, begin, end);
             else if (group->element == KV_F16) attend_some(KV_F16, group, shared, q, begin, end);
-            else attend_some(KV_BF16, group, shared, q, begin, end);
+            else if (group->element == KV_BF16) attend_some(KV_BF16, group, shared, q, begin, end);
+            else attend_some(KV_I8, group, shared, q, begin, end);
         }
         q += shared;
     }

@@ -1,4 +1,4 @@
-// float16 and bfloat16 to float32 and back, rounding to nearest even as PyTorch does.
+// float16, bfloat16 and int8 to float32, and float16 and bfloat16 back, rounding to nearest even as PyTorch does.
 #ifndef OCTAVO_HALF_H
 #define OCTAVO_HALF_H
 
@@ -74,6 +74,16 @@ INLINE v8f v_load_bfloat(const uint16_t *p) {
     for (int i = 0; i < LANES; i++) out[i] = bfloat_to_float(p[i]);
 #endif
     return out;
+}
+
+INLINE v8f v_load_int8(const int8_t *p) {
+#ifdef __AVX2__
+    return v_float((v8i)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#else
+    v8f out;
+    for (int i = 0; i < LANES; i++) out[i] = (float)p[i];
+    return out;
+#endif
 }
 
 #endif

@@ -176,9 +176,9 @@ typedef struct {
     int32_t function; // ACTIVATION_*
 } activation_args_t;
 
-enum { KV_F32 = 0, KV_F16 = 1, KV_BF16 = 2 };
+enum { KV_F32 = 0, KV_F16 = 1, KV_BF16 = 2, KV_I8 = 3 };
 
-// One layer's cache [num_blocks, 2, num_kv_heads, block_size, head_size] and its attention's numbers.
+// One layer's cache [num_blocks, 2, num_kv_heads, block_size] of rows (kernels/kv_cache.py) and its attention's numbers.
 typedef struct {
     uint8_t *data;
     int64_t block_bytes; // from one block to the next
@@ -191,6 +191,11 @@ typedef struct {
     int32_t sliding_window; // 0: none
     float scale;
 } kv_t;
+
+// Of one key or value of one head: KV_I8 has a float32 scale behind the codes.
+static inline int64_t kv_row_bytes(const kv_t *kv) {
+    return kv->element == KV_F32 ? 4 * (int64_t)kv->head_size : kv->element == KV_I8 ? (int64_t)kv->head_size + 4 : 2 * (int64_t)kv->head_size;
+}
 
 typedef struct {
     kv_t kv;

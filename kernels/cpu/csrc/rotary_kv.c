@@ -19,20 +19,40 @@ static void rotate(float *head, const float *cosines, const float *sines, int32_
     }
 }
 
+// A row of int8: codes, then their scale. A number that is none makes the scale none, and shows in all that reads the row.
+static void write_codes(int8_t *out, const float *head, int64_t n) {
+    v8f largest = v_set(0.0f), poison = v_set(0.0f);
+    for (int64_t i = 0; i < n; i += LANES) {
+        const v8f x = v_load_part(head + i, n - i < LANES ? n - i : LANES);
+        largest = v_max(largest, v_abs(x));
+        poison += x * 0.0f;
+    }
+    const float range = v_max_lane(largest), scale = range / 127.0f + v_sum(poison);
+    const v8f inverse = v_set(range > 0.0f ? 127.0f / range : 0.0f);
+    for (int64_t i = 0; i < n; i += LANES) {
+        const int64_t count = n - i < LANES ? n - i : LANES;
+        const v8i codes = v_round(v_load_part(head + i, count) * inverse);
+        for (int64_t j = 0; j < count; j++) out[i + j] = (int8_t)codes[j];
+    }
+    memcpy(out + n, &scale, sizeof scale);
+}
+
 static void write_head(const kv_t *kv, const float *head, int64_t slot, int32_t value, int32_t kv_head) {
     const int64_t block = slot / kv->block_size, offset = slot % kv->block_size;
     const int64_t n = kv->head_size;
-    const int64_t element = ((int64_t)(value * kv->num_kv_heads + kv_head) * kv->block_size + offset) * n;
-    uint8_t *base = kv->data + block * kv->block_bytes;
+    const int64_t index = (int64_t)(value * kv->num_kv_heads + kv_head) * kv->block_size + offset;
+    uint8_t *row = kv->data + block * kv->block_bytes + index * kv_row_bytes(kv);
     if (kv->element == KV_F32) {
-        memcpy((float *)base + element, head, (size_t)n * sizeof(float));
+        memcpy(row, head, (size_t)n * sizeof(float));
     } else if (kv->element == KV_F16) {
-        uint16_t *out = (uint16_t *)base + element;
+        uint16_t *out = (uint16_t *)row;
         int64_t i = 0;
         for (; i + LANES <= n; i += LANES) v_store_half(out + i, v_load(head + i));
         for (; i < n; i++) out[i] = float_to_half(head[i]);
+    } else if (kv->element == KV_BF16) {
+        for (int64_t i = 0; i < n; i++) ((uint16_t *)row)[i] = float_to_bfloat(head[i]);
     } else {
-        for (int64_t i = 0; i < n; i++) ((uint16_t *)base + element)[i] = float_to_bfloat(head[i]);
+        write_codes((int8_t *)row, head, n);
     }
 }
 

@@ -14,9 +14,8 @@ typedef v16f vec;
 INLINE vec x_set(float x) { return w_set(x); }
 INLINE vec x_load(const float *p) { return w_load(p); }
 INLINE vec x_load_half(const uint16_t *p) { return w_load_half(p); }
-INLINE vec x_load_bfloat(const uint16_t *p) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
-}
+INLINE vec x_load_bfloat(const uint16_t *p) { return w_load_bfloat(p); }
+INLINE vec x_load_int8(const int8_t *p) { return w_float(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
 INLINE void x_store(float *p, vec x) { w_store(p, x); }
 INLINE vec x_mul(vec a, vec b) { return w_mul(a, b); }
 INLINE vec x_fma(vec a, vec b, vec c) { return w_fma(a, b, c); }
@@ -39,6 +38,7 @@ INLINE vec x_set(float x) { return v_set(x); }
 INLINE vec x_load(const float *p) { return v_load(p); }
 INLINE vec x_load_half(const uint16_t *p) { return v_load_half(p); }
 INLINE vec x_load_bfloat(const uint16_t *p) { return v_load_bfloat(p); }
+INLINE vec x_load_int8(const int8_t *p) { return v_load_int8(p); }
 INLINE void x_store(float *p, vec x) { v_store(p, x); }
 INLINE vec x_mul(vec a, vec b) { return a * b; }
 INLINE vec x_fma(vec a, vec b, vec c) { return v_fma(a, b, c); }
