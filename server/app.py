@@ -13,13 +13,13 @@ from starlette.responses import Response
 from octavo import __version__
 from server.background import BackgroundRuns
 from server.config import ServerConfig
-from server.errors import ApiError, error_response, http_error
+from server.errors import ApiError, http_error
 from server.keys import KeyRing
 from server.middleware import RequestMiddleware
 from server.rate_limits import EXPOSED_HEADERS
 from server.record import record_of
 from server.response_store import ResponseStore
-from server.routes import chat, completions, health, models, tokenize
+from server.routes import chat, completions, health, messages, models, tokenize
 from server.routes import responses as responses_routes
 from server.service import Service
 
@@ -41,7 +41,7 @@ def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
     app = FastAPI(title="Octavo", version=__version__, root_path=config.root_path, redirect_slashes=False, **_NO_PAGES)
     app.state.service, app.state.keys = service, keys
     app.state.responses, app.state.background = responses, BackgroundRuns()
-    for family in (chat, completions, responses_routes, models, tokenize, health):
+    for family in (chat, completions, responses_routes, messages, models, tokenize, health):
         app.include_router(family.router)
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(RequestValidationError, _answer_bad_query)
@@ -60,7 +60,7 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     headers = dict(error.headers) if error.headers else None
     answer = http_error(error.status_code, str(error.detail), request.method, request.url.path, headers)
     record_of(request).error = answer.message
-    return error_response(answer)
+    return record_of(request).dialect.error_response(answer)
 
 
 async def _answer_bad_query(request: Request, error: Exception) -> Response:
@@ -70,4 +70,4 @@ async def _answer_bad_query(request: Request, error: Exception) -> Response:
     name = ".".join(map(str, first["loc"][1:]))
     answer = ApiError(400, f"{name}: {first['msg'][:1].lower()}{first['msg'][1:]}", param=name)
     record_of(request).error = answer.message
-    return error_response(answer)
+    return record_of(request).dialect.error_response(answer)

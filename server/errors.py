@@ -9,9 +9,6 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-import msgspec
-from starlette.responses import Response
-
 from engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestTimeoutError
 
 _LONGEST_MESSAGE = 1000  # characters: it may quote what the client sent
@@ -70,10 +67,6 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
 def is_foreseen(error: BaseException) -> bool:
     """Whether an exception has an answer of its own, so that the log needs no traceback."""
     return isinstance(error, ApiError | InvalidRequestError | OverloadedError | RequestTimeoutError | EngineDeadError)
-
-
-def error_response(error: ApiError) -> Response:
-    return Response(msgspec.json.encode(error.body()), error.status, error.headers, media_type="application/json")
 
 
 def http_error(status: int, detail: str, method: str, path: str, headers: dict[str, str] | None = None) -> ApiError:

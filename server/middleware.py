@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.config import ServerConfig
-from server.errors import as_api_error, error_response, is_foreseen
+from server.errors import as_api_error, is_foreseen
 from server.keys import KeyRing
 from server.logs import log_access, logger
 from server.metrics import Metrics
@@ -37,12 +37,13 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         record = new_record(scope)  # type: ignore[arg-type]
-        request_id = record.request_id.encode("latin-1")
+        names = (b"x-request-id", record.dialect.id_header)
+        id_headers = [(name, record.request_id.encode("latin-1")) for name in names if name is not None]
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id), *record.allowance.headers()]
+                message["headers"] = [*message.get("headers", ()), *id_headers, *record.allowance.headers()]
             await send(message)
 
         if scope["method"] == "HEAD":
@@ -78,4 +79,4 @@ class RequestMiddleware:
             raise error
         answer = as_api_error(error, record.request_id)
         record.error = answer.message
-        await error_response(answer)(scope, receive, send)
+        await record.dialect.error_response(answer)(scope, receive, send)

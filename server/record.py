@@ -12,6 +12,7 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from server.caller import ANYBODY, Caller
+from server.dialect import Dialect, dialect_of
 from server.rate_limits import UNLIMITED, Allowance
 
 SCOPE_KEY = "octavo.record"
@@ -42,6 +43,11 @@ class RequestRecord:
     at_end: list[Callable[[], None]] = field(default_factory=list)  # called once the request has ended, however it did
     # Goes into the ids of the objects in the answer: unique even when clients repeat their own request ids.
     hex: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the client expects to be told of errors."""
+        return dialect_of(self.path)
 
     def end(self) -> None:
         """Give back what was taken for the request."""

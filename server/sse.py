@@ -1,4 +1,4 @@
-"""Server-sent events: the framing, comments that keep idle connections open, errors after the first byte, clients that leave.
+"""Server-sent events: the framing, what keeps idle connections open, errors after the first byte, clients that leave.
 
 Written by hand on ASGI rather than with sse-starlette: docs/decisions/sse.md has the measurement.
 """
@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -20,7 +19,6 @@ from server.logs import logger
 from server.record import SCOPE_KEY, RequestRecord
 
 DONE = b"data: [DONE]\n\n"
-KEEPALIVE = b": keep-alive\n\n"
 
 
 def event(data: bytes) -> bytes:
@@ -36,7 +34,7 @@ def named_event(name: str, data: bytes) -> bytes:
 class EventStream(Response):
     """An ASGI response that sends the frames of an async iterator as they come.
 
-    Frames are whole events. Should the iterator raise, the stream ends with an event that holds OpenAI's error object. When the
+    Frames are whole events. Should the iterator raise, the stream ends with an event that holds the error object. When the
     client goes away the iterator is closed.
     """
 
@@ -53,7 +51,7 @@ class EventStream(Response):
         self._last_sent = time.monotonic()
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         sender = asyncio.ensure_future(self._send_frames(send, record))
-        watcher = asyncio.ensure_future(self._watch(receive, send))
+        watcher = asyncio.ensure_future(self._watch(receive, send, record.dialect.keepalive))
         try:
             await asyncio.wait((sender, watcher), return_when=asyncio.FIRST_COMPLETED)
             if not sender.done():
@@ -75,11 +73,11 @@ class EventStream(Response):
                 logger.error("request %s failed in mid-stream", record.request_id, exc_info=error)
             answer = as_api_error(error, record.request_id)
             record.error = answer.message
-            await send({"type": "http.response.body", "body": event(msgspec.json.encode(answer.body())), "more_body": True})
+            await send({"type": "http.response.body", "body": record.dialect.error_event(answer), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _watch(self, receive: Receive, send: Send) -> None:
-        """Returns when the client has gone. Until then, fills silences with comment lines."""
+    async def _watch(self, receive: Receive, send: Send, filler: bytes) -> None:
+        """Returns when the client has gone. Until then, fills silences."""
         gone = asyncio.ensure_future(_disconnection(receive))
         try:
             while True:
@@ -89,7 +87,7 @@ class EventStream(Response):
                     return
                 if time.monotonic() - self._last_sent >= self.keepalive:
                     self._last_sent = time.monotonic()
-                    await send({"type": "http.response.body", "body": KEEPALIVE, "more_body": True})
+                    await send({"type": "http.response.body", "body": filler, "more_body": True})
         finally:
             gone.cancel()
 

@@ -11,6 +11,7 @@ from server.protocol.fate import accepted as _accepted
 from server.protocol.fate import by_name as _by_name
 from server.protocol.fate import implemented as _implemented
 from server.protocol.fate import refused as _refused
+from server.protocol.fates_messages import COUNT_TOKENS, MESSAGES
 from server.protocol.fates_responses import RESPONSES
 
 _NO_GRAMMAR = "output cannot be constrained to a grammar yet"
@@ -145,6 +146,8 @@ ENDPOINTS = {
     "POST /v1/chat/completions": CHAT,
     "POST /v1/completions": COMPLETIONS,
     "POST /v1/responses": RESPONSES,
+    "POST /v1/messages": MESSAGES,
+    "POST /v1/messages/count_tokens": COUNT_TOKENS,
     "POST /tokenize": TOKENIZE,
     "POST /detokenize": DETOKENIZE,
 }
@@ -155,10 +158,11 @@ def page() -> str:
     lines = [
         "# Request parameters",
         "",
-        "Every parameter of the `openai` package's types, and those that self-hosted servers have added (marked \\*; send them at the top",
-        "level of the body, `extra_body` in the SDK), has one of three fates. None is dropped silently: what would change the answer is",
-        "refused with 400, `code: unsupported_parameter` and `param` naming it. `null` is the same as leaving a parameter out. Unknown",
-        "parameters are refused too, unless the server runs with `--allow-unknown-parameters`.",
+        "Every parameter of the types of the `openai` package, for `/v1/messages` of the `anthropic` package, and those that",
+        "self-hosted servers have added (marked \\*; send them at the top level of the body, `extra_body` in the SDKs), has one of",
+        "three fates. None is dropped silently: what would change the answer is refused with 400, `code: unsupported_parameter` and",
+        "`param` naming it. `null` is the same as leaving a parameter out. Unknown parameters are refused too, unless the server runs",
+        "with `--allow-unknown-parameters`.",
         "",
         "What changes the choice of a token applies in this order: `repetition_penalty`, `frequency_penalty`, `presence_penalty`;",
         "`logit_bias`; `allowed_token_ids`; `bad_words`; `min_tokens` (no token that ends the answer); then `temperature`, `min_p`,",

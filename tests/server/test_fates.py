@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic.types import MessageCountTokensParams, message_create_params
 from openai.types import completion_create_params
 from openai.types.chat import chat_completion_stream_options_param
 from openai.types.chat import completion_create_params as chat_completion_create_params
@@ -18,7 +19,9 @@ from server.protocol.body import RequestBody
 from server.protocol.chat import ChatCompletionRequest
 from server.protocol.completions import CompletionRequest
 from server.protocol.fate import Fate, Parameter, sort_parameters
+from server.protocol.fates_messages import COUNT_TOKENS, MESSAGES
 from server.protocol.fates_responses import RESPONSES
+from server.protocol.messages import CountTokensRequest, MessagesRequest
 from server.protocol.responses import ResponsesRequest
 from server.protocol.sampling import StreamOptions
 from server.protocol.tokenization import DetokenizeRequest, TokenizeRequest
@@ -27,6 +30,8 @@ MODELS = [
     (fates.CHAT, ChatCompletionRequest),
     (fates.COMPLETIONS, CompletionRequest),
     (RESPONSES, ResponsesRequest),
+    (MESSAGES, MessagesRequest),
+    (COUNT_TOKENS, CountTokensRequest),
     (fates.TOKENIZE, TokenizeRequest),
     (fates.DETOKENIZE, DetokenizeRequest),
 ]
@@ -43,8 +48,9 @@ def _sdk_parameters(module: Any) -> set[str]:
         (chat_completion_create_params, fates.CHAT),
         (completion_create_params, fates.COMPLETIONS),
         (response_create_params, RESPONSES),
+        (message_create_params, MESSAGES),
     ],
-    ids=["chat", "completions", "responses"],
+    ids=["chat", "completions", "responses", "messages"],
 )
 def test_every_parameter_of_the_sdk_has_a_fate(module: Any, table: dict[str, Parameter]) -> None:
     parameters = _sdk_parameters(module)
@@ -52,6 +58,10 @@ def test_every_parameter_of_the_sdk_has_a_fate(module: Any, table: dict[str, Par
     assert parameters <= set(table)
     assert {name for name in parameters if table[name].extra} == set(), "these are OpenAI's own"
     assert {name for name, parameter in table.items() if not parameter.extra} == parameters | (set(table) & {"max_tokens"})
+
+
+def test_every_parameter_of_counting_tokens_has_a_fate() -> None:
+    assert set(COUNT_TOKENS) == set(typing.get_type_hints(MessageCountTokensParams))
 
 
 def test_every_stream_option_of_the_sdk_is_known() -> None:

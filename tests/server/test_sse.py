@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 
 from engine.errors import EngineDeadError
+from server.dialect import OpenAI
 from server.record import new_record
 from server.render.chunks import ChunkWriter
-from server.sse import KEEPALIVE, EventStream, event
+from server.sse import EventStream, event
 
 HEAD = {"id": "x-1", "object": "chunk", "created": 7, "model": "m"}
 
@@ -80,8 +81,8 @@ async def test_silence_is_filled_with_comments() -> None:
         yield event(b"2")
 
     body = await _Client().read(frames(), keepalive=0.1)
-    assert body.startswith(b"data: 1\n\n" + KEEPALIVE)
-    assert body.endswith(KEEPALIVE + b"data: 2\n\n")
+    assert body.startswith(b"data: 1\n\n" + OpenAI.keepalive)
+    assert body.endswith(OpenAI.keepalive + b"data: 2\n\n")
 
 
 async def test_a_stream_that_flows_has_no_comments() -> None:
@@ -90,7 +91,7 @@ async def test_a_stream_that_flows_has_no_comments() -> None:
             yield event(b"1")
             await asyncio.sleep(0.02)
 
-    assert KEEPALIVE not in await _Client().read(frames(), keepalive=0.1)
+    assert OpenAI.keepalive not in await _Client().read(frames(), keepalive=0.1)
 
 
 async def test_a_client_that_leaves_ends_the_iterator() -> None:
