@@ -68,6 +68,7 @@ class AsyncLLMEngine:
         self._ready = asyncio.Event()
         self._failure: OctavoError | None = None
         self._closing = False
+        self._asleep = False
         self._stream_ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -143,6 +144,20 @@ class AsyncLLMEngine:
 
     async def reset_prefix_cache(self) -> None:
         await self.call("reset_prefix_cache")
+
+    async def sleep(self) -> None:
+        """Give the KV cache's memory back until `wake_up`. Raises OctavoError while requests run."""
+        self._asleep = True
+        try:
+            await self.call("sleep")
+        except OctavoError:
+            self._asleep = False
+            raise
+
+    async def wake_up(self) -> None:
+        """Raises OctavoError when the memory is not to be had any more: the engine sleeps on."""
+        await self.call("wake_up")
+        self._asleep = False
 
     @property
     def num_unfinished(self) -> int:
@@ -221,6 +236,8 @@ class AsyncLLMEngine:
         self.stats = EngineStats(blocks_total=ready.num_blocks, blocks_free=ready.num_blocks, host_blocks_total=ready.num_host_blocks)
         self._builder.learn_pool(ready.num_blocks, ready.block_size)
         self._refuse_wide_searches()
+        if self._asleep:
+            self._process.send(Call(next(self._call_ids), "sleep"))  # its predecessor died asleep
         # Requests that came while it loaded, or that its predecessor was working on.
         for sequence_id, stream in self._streams.items():
             self._process.send(AddRequest(stream.processor.resumed(sequence_id)))

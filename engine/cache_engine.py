@@ -14,6 +14,7 @@ from engine.config import GIB, EngineConfig
 from engine.errors import ConfigError
 from engine.host_cache import BlockPairs
 from engine.host_pool import new_host_pool
+from engine.pages import drop_pages
 from kernels.batch import AttentionShape
 from kernels.kv_cache import row_elements
 from kernels.ops import Ops
@@ -31,6 +32,22 @@ class CacheEngine:
         # of each layer: [num_blocks, 2, num_kv_heads, block_size, row], its blocks apart by all the layers
         self.kv_caches = [self.pool[:, layer] for layer in range(len(shapes))]
         self._host = new_host_pool(self.pool, num_host_blocks) if num_host_blocks else None
+
+    def free(self) -> None:
+        """Give the pool's memory back until `restore`. What is cached is lost; whatever refers to the pool goes on to."""
+        if self.pool.device.type == "cpu":
+            drop_pages(self.pool.data_ptr(), self.pool.nbytes)
+        else:
+            self.pool.untyped_storage().resize_(0)
+            torch.cuda.empty_cache()
+        if self._host is not None:
+            self._host.free()
+
+    def restore(self) -> None:
+        """Take the memory again. Raises OutOfMemoryError when somebody else has it now."""
+        if self.pool.device.type != "cpu":
+            self.pool.untyped_storage().resize_(self.pool.nbytes)
+            self.pool.zero_()
 
     def swap(self, outs: BlockPairs, ins: BlockPairs) -> None:
         """Copy blocks to host memory, (device, host) each, and then others back, (host, device)."""

@@ -62,6 +62,8 @@ class EngineCore:
         self._utilities: dict[str, Callable[[], Any]] = {
             "check": self.check,
             "reset_prefix_cache": self.block_manager.reset_prefix_cache,
+            "sleep": self.sleep,
+            "wake_up": self._executor.restore_cache,
             "timeline": self._timeline.records,
         }
 
@@ -114,6 +116,15 @@ class EngineCore:
     def check(self) -> None:
         """Verify every invariant of scheduler and blocks. Raises AssertionError."""
         self.scheduler.check()
+
+    def sleep(self) -> None:
+        """Give the KV cache's memory back until `wake_up`. Raises RuntimeError while requests run or wait."""
+        if self.scheduler.has_unfinished:
+            raise RuntimeError("requests are running")
+        while self._under_way:  # what is left of aborted ones
+            self.step()
+        self.block_manager.reset_prefix_cache()
+        self._executor.free_cache()
 
     def shutdown(self) -> None:
         self._executor.shutdown()

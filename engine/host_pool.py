@@ -15,6 +15,7 @@ import torch
 from engine.config import GIB, EngineConfig
 from engine.errors import ConfigError
 from engine.host_cache import BlockPairs
+from engine.pages import drop_pages
 
 _STAGING_BYTES = 64 << 20
 
@@ -39,6 +40,10 @@ class HostPool:
             self._device[device_block] = self._host[host_block]
         self._seconds += time.perf_counter() - started
         self._num_timed += len(outs) + len(ins)
+
+    def free(self) -> None:
+        """Give the memory behind the blocks back until they are written again. Their content is lost."""
+        drop_pages(self._host.ctypes.data, self._host.nbytes)
 
     def take_timing(self) -> tuple[float, int]:
         """(seconds, blocks) of the copies that have ended since the last call."""
@@ -85,6 +90,9 @@ class CudaHostPool(HostPool):
             seconds += start.elapsed_time(end) / 1000
             num_timed += num_blocks
         return seconds, num_timed
+
+    def free(self) -> None:
+        """Pinned memory stays: a machine may refuse to pin as much a second time."""
 
     def _copy_out(self, outs: BlockPairs, compute: torch.cuda.Stream) -> None:
         compute.wait_stream(self._stream)  # what the buffer held has left

@@ -39,6 +39,9 @@ class ServerConfig:
         None, "file of API keys, each with a name and limits, as `octavo keys add` writes it; read again on SIGHUP"
     )
 
+    admin_key: str | None = _setting(
+        None, "key for the admin endpoints, which otherwise exist for admins of --api-keys-file only", "OCTAVO_ADMIN_KEY"
+    )
     ssl_certfile: str | None = _setting(None, "certificate chain in PEM for HTTPS, read again on SIGHUP; none: plain HTTP")
     ssl_keyfile: str | None = _setting(None, "its private key; none: in the same file")
     ssl_keyfile_password: str | None = _setting(None, "password of the private key", "OCTAVO_SSL_KEYFILE_PASSWORD")
@@ -101,5 +104,8 @@ class ServerConfig:
             raise ConfigError("ssl_keyfile and ssl_cert_reqs need ssl_certfile: the server has no certificate of its own")
         if self.ssl_cert_reqs != "none" and self.ssl_ca_certs is None:
             raise ConfigError("ssl_cert_reqs needs ssl_ca_certs: who may sign the clients' certificates")
-        if self.api_key is not None and not self.api_key.strip():
-            raise ConfigError("api_key must not be empty: leave it out to ask for none")
+        for name in ("api_key", "admin_key"):
+            if getattr(self, name) is not None and not getattr(self, name).strip():
+                raise ConfigError(f"{name} must not be empty: leave it out to ask for none")
+        if self.admin_key is not None and self.admin_key == self.api_key:
+            raise ConfigError("admin_key must differ from api_key, which every client has")

@@ -51,6 +51,7 @@ class Generation:
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None  # when asked for, from the first output on
         self._service = service
         self._record = record
+        service.check_awake()
         _charge(record, len(prompt_token_ids), params, service.engine.max_model_len)
         self._stream = service.engine.generate(
             prompt_token_ids,

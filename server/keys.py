@@ -43,6 +43,8 @@ class KeyRing:
         self._given: list[tuple[bytes, Caller]] = []
         if config.api_key is not None:
             self._given.append((_digest(config.api_key.encode()), Caller("api-key", is_shared=True)))
+        if config.admin_key is not None:
+            self._given.append((_digest(config.admin_key.encode()), Caller("admin-key", is_admin=True)))
         self._holders = [*self._given, *self._read()]
         # A file that becomes empty shuts everybody out, rather than letting everybody in.
         self.asks_for_keys = config.api_key is not None or self._path is not None
@@ -61,8 +63,20 @@ class KeyRing:
             return found
         if not self.asks_for_keys:
             return ANYBODY
-        message = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY', or as 'x-api-key: KEY'"
-        raise ApiError(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
+        raise _wrong_key()
+
+    @property
+    def knows_admins(self) -> bool:
+        return any(caller.is_admin for _, caller in self._holders)
+
+    def identify_admin(self, headers: list[tuple[bytes, bytes]]) -> Caller:
+        """The same for the admin endpoints. Raises ApiError 403 for a key that is valid, but no admin's."""
+        caller = self.identify(headers)
+        if caller is ANYBODY:
+            raise _wrong_key()
+        if not caller.is_admin:
+            raise ApiError(403, "this needs an admin's key", code="admin_key_required")
+        return caller
 
     def reload(self) -> None:
         """Read the file again. One that is not valid changes nothing, and is told to the log."""
@@ -77,6 +91,11 @@ class KeyRing:
 
     def _read(self) -> list[tuple[bytes, Caller]]:
         return [] if self._path is None else read_keys(self._path)
+
+
+def _wrong_key() -> ApiError:
+    message = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY', or as 'x-api-key: KEY'"
+    return ApiError(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
 
 
 def key_in(headers: list[tuple[bytes, bytes]]) -> bytes:

@@ -14,6 +14,8 @@ from server.record import RequestRecord
 
 logger = logging.getLogger("octavo")
 
+LEVELS = ("debug", "info", "warning", "error")
+
 _LONGEST_PATH = 500  # characters of a request's path that are logged
 
 _COLOURS = {logging.DEBUG: "\x1b[2m", logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}

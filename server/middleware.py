@@ -12,12 +12,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.config import ServerConfig
-from server.errors import as_api_error, is_foreseen
+from server.errors import as_api_error, http_error, is_foreseen
 from server.keys import KeyRing
 from server.logs import log_access, logger
 from server.metrics import Metrics
 from server.rate_limits import RateLimits
 from server.record import RequestRecord, new_record
+from server.routes import admin
 
 _OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"})
 
@@ -63,8 +64,13 @@ class RequestMiddleware:
                 log_access(record, ended)
 
     def _let_in(self, scope: Scope, record: RequestRecord) -> None:
-        """Raises ApiError 401 for a key that is missing or wrong, and 429 for one request too many."""
+        """Raises ApiError 401 for a key that is missing or wrong, 403 for one that may not do this, and 429 for one request too many."""
         if scope["path"] in _OPEN_PATHS or scope["method"] == "OPTIONS":
+            return
+        if scope["path"] in admin.PATHS:
+            if not self.keys.knows_admins:
+                raise http_error(404, "", scope["method"], scope["path"])
+            record.caller = self.keys.identify_admin(scope["headers"])
             return
         record.caller = self.keys.identify(scope["headers"])
         if scope["method"] == "POST":

@@ -41,6 +41,7 @@ class Phase(Enum):
 
     STARTING = "starting"
     READY = "ready"
+    SLEEPING = "sleeping"
     DRAINING = "draining"
     FAILED = "failed"
 
@@ -62,6 +63,8 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
+        self._asleep = False
+        self._falling_asleep = asyncio.Lock()  # held while it falls asleep or wakes up
         self._failed = False
         self._has_served = False
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="text")
@@ -75,6 +78,8 @@ class Service:
             return Phase.DRAINING
         if self._failed or self.engine.failure is not None:
             return Phase.FAILED
+        if self._asleep:
+            return Phase.SLEEPING
         return Phase.READY if self.engine.is_ready else Phase.STARTING
 
     async def start(self) -> None:
@@ -93,14 +98,48 @@ class Service:
     async def drain(self, grace_period: float) -> None:
         """Wait up to `grace_period` seconds for running requests; then end those that are left, with an error that says why."""
         self.begin_draining()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), grace_period)
+        await self._let_finish(grace_period)
         self.end_running("the server is shutting down, and the grace period is over")
 
-    def end_running(self, reason: str) -> None:
+    @property
+    def is_asleep(self) -> bool:
+        return self._asleep
+
+    async def sleep(self, grace_period: float) -> None:
+        """Give the KV cache's memory back until `wake_up`. New requests get 503; running ones have `grace_period` seconds to finish.
+
+        The weights stay where they are. Raises ApiError 503 before the engine serves.
+        """
+        async with self._falling_asleep:
+            if self._asleep:
+                return
+            self.check_open()
+            self._asleep = True
+            try:
+                await self._let_finish(grace_period)
+                self.end_running("the server was put to sleep", "server_sleeping")
+                await self.engine.sleep()
+            except BaseException:
+                self._asleep = False
+                raise
+        logger.info("asleep: the KV cache's memory is free")
+
+    async def wake_up(self) -> None:
+        """Serve again. Raises OctavoError when somebody else has the memory now."""
+        async with self._falling_asleep:
+            if self._asleep:
+                await self.engine.wake_up()
+                self._asleep = False
+                logger.info("awake again")
+
+    async def _let_finish(self, grace_period: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), grace_period)
+
+    def end_running(self, reason: str, code: str = "shutting_down") -> None:
         """End all running requests with an error."""
         for generation in list(self.running):
-            generation.end_with(ApiError(503, reason, code="shutting_down"))
+            generation.end_with(ApiError(503, reason, code=code))
 
     def check_open(self) -> None:
         """Raises ApiError 503 before the engine serves for the first time, once it is given up, and while the server is being stopped.
@@ -112,10 +151,16 @@ class Service:
             return
         reason = {
             Phase.STARTING: "the model is being loaded: try again in a moment",
+            Phase.SLEEPING: "the server sleeps until an operator wakes it",
             Phase.DRAINING: "the server is shutting down",
             Phase.FAILED: "the engine stopped and could not be brought back; the server's log says why",
         }[phase]
         raise ApiError(503, reason, code=f"server_{phase.value}", headers={"retry-after": "1"})
+
+    def check_awake(self) -> None:
+        """Raises ApiError 503 for work that was taken before the server fell asleep, and comes to the engine after."""
+        if self._asleep:
+            self.check_open()
 
     def admit(self, record: RequestRecord, num_prompts: int, num_samples: int) -> None:
         """Take a place for each sequence of a request until the request ends.

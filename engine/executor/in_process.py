@@ -48,12 +48,12 @@ class InProcessExecutor:
         if device.type != "cpu":
             num_blocks = plan_num_blocks(config, block_bytes, max_model_len, device)
 
-        cache = CacheEngine(model.attention_shapes, num_blocks, config.block_size, kv_dtype, ops, num_host_blocks)
+        self._cache = CacheEngine(model.attention_shapes, num_blocks, config.block_size, kv_dtype, ops, num_host_blocks)
         self.info = WorkerInfo(num_blocks=num_blocks, kernels=ops.name, num_host_blocks=num_host_blocks)
         self._runner = ModelRunner(
             model,
             ops,
-            cache,
+            self._cache,
             max_num_seqs=config.seq_budget,
             token_budget=config.token_budget,
             max_model_len=max_model_len,
@@ -73,6 +73,12 @@ class InProcessExecutor:
         except BaseException as error:
             future.set_exception(error)
         return future
+
+    def free_cache(self) -> None:
+        self._cache.free()
+
+    def restore_cache(self) -> None:
+        self._cache.restore()
 
     def shutdown(self) -> None:
         if self._thread is not None:

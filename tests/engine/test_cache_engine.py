@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -120,3 +121,18 @@ def test_copies_of_blocks_have_the_result_of_one_after_the_other(pairs: list[tup
 def test_a_pool_larger_than_the_machines_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match="exceeds this machine's memory"):
         plan_num_blocks(EngineConfig(kv_cache_memory=1 << 50), 1 << 20, 128, torch.device("cpu"))
+
+
+def test_memory_that_is_given_back_is_zero_again_where_it_was() -> None:
+    cache = CacheEngine(SHAPES, 2000, 16, torch.float32, ReferenceOps(CPU, torch.float32))
+    cache.pool.fill_(1.0)
+    views = [one.data_ptr() for one in cache.kv_caches]
+    process = psutil.Process()
+    before = process.memory_info().rss
+    cache.free()
+    assert process.memory_info().rss < before - cache.pool.nbytes // 2
+    cache.restore()
+    assert cache.pool[10:1990].sum() == 0  # the first and the last page are not whole
+    cache.kv_caches[1][1000].fill_(2.0)
+    assert cache.pool[10:1990].sum() == 2.0 * cache.kv_caches[1][1000].numel()
+    assert [one.data_ptr() for one in cache.kv_caches] == views

@@ -25,6 +25,7 @@ class SimulatedExecutor:
         self.info = WorkerInfo(num_blocks=num_blocks, kernels="simulated", num_host_blocks=num_host_blocks)
         self.is_shut_down = False
         self.failure: Exception | None = None
+        self._block_size = block_size
         self._worker = Worker(block_size)
 
     def execute(self, step: StepInput) -> Future[StepOutput]:
@@ -34,6 +35,12 @@ class SimulatedExecutor:
         else:
             future.set_result(self._worker.execute(step))
         return future
+
+    def free_cache(self) -> None:
+        self._worker = Worker(self._block_size)  # no slot holds anything
+
+    def restore_cache(self) -> None:
+        pass
 
     def shutdown(self) -> None:
         self.is_shut_down = True
@@ -222,3 +229,23 @@ def test_sequences_of_one_request_are_served_side_by_side() -> None:
     tokens = drain(core)
     assert len({tuple(t) for t in tokens.values()}) == 4
     assert Counter(map(len, tokens.values())) == {6: 4}
+
+
+def test_after_sleep_nothing_is_taken_from_the_cache() -> None:
+    core, _ = new_core()
+    core.add_request(new_request("a", length=20))
+    first = drain(core)
+    core.call("sleep")
+    core.call("wake_up")
+    core.add_request(new_request("a", length=20))
+    assert drain(core) == first
+    assert core.stats().prefix_cache_hits_total == 0
+
+
+def test_an_engine_that_works_does_not_fall_asleep() -> None:
+    core, _ = new_core()
+    core.add_request(new_request("a"))
+    with pytest.raises(RuntimeError, match="requests are running"):
+        core.call("sleep")
+    core.abort_requests(["a"])
+    core.call("sleep")

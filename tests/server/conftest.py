@@ -25,9 +25,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """The default model behind keys."""
     directory = tmp_path_factory.mktemp("guarded")
     path = directory / "keys"
-    limits: dict[str, dict[str, int]] = {"front": {}, "few-requests": {"requests": 60}, "few-tokens": {"tokens": 600}}
+    limits: dict[str, dict[str, int]] = {"front": {}, "ops": {}, "few-requests": {"requests": 60}, "few-tokens": {"tokens": 600}}
     keys = {
-        name: add_key(path, name, None, admin=False, requests=limit.get("requests"), tokens=limit.get("tokens"))
+        name: add_key(path, name, None, admin=name == "ops", requests=limit.get("requests"), tokens=limit.get("tokens"))
         for name, limit in limits.items()
     }
     with running_server(directory, "--api-keys-file", str(path), "--host", "0.0.0.0") as running:
