@@ -38,7 +38,9 @@ class ModelConfig:
     rope: RopeConfig
     sliding_window: int | None = None  # tokens; None: full attention
     tie_word_embeddings: bool = False
-    attention_bias: bool = False  # q, k, v and o projections have a bias
+    attention_bias: bool = False  # q, k and v projections have a bias
+    attention_output_bias: bool = False  # the o projection has one
+    qk_norm: bool = False  # each head of q and k is normed before it is rotated
     mlp_bias: bool = False
     hidden_act: str = "silu"
     dtype: str = "float32"  # of the checkpoint: "float32", "float16", "bfloat16"

@@ -28,6 +28,15 @@ class AttentionShape:
         return self.num_heads * self.head_size
 
 
+@dataclass(frozen=True)
+class QkNorm:
+    """Root-mean-square norms over the dimensions of each query and key head, before they are rotated (Qwen3)."""
+
+    q: torch.Tensor  # [head_size] float32
+    k: torch.Tensor  # [head_size] float32
+    eps: float
+
+
 @dataclass
 class Batch:
     """One step's flat token batch. Prefill chunks and single decode tokens stand side by side.

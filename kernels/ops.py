@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.batch import AttentionShape, Batch
+from kernels.batch import AttentionShape, Batch, QkNorm
 from kernels.sampling import DrawSettings, RowLogprobs
 from kernels.weights import Weight
 
@@ -70,9 +70,17 @@ class Ops(Protocol):
         ...
 
     def rotary_and_write_kv(
-        self, qkv: torch.Tensor, kv_cache: torch.Tensor, cos_sin: torch.Tensor, batch: Batch, shape: AttentionShape
+        self,
+        qkv: torch.Tensor,
+        kv_cache: torch.Tensor,
+        cos_sin: torch.Tensor,
+        batch: Batch,
+        shape: AttentionShape,
+        qk_norm: QkNorm | None = None,
     ) -> None:
         """Rotate the q and k of each row of qkv [T, (H + 2K) * D] in place by its position, and store k and v in the cache.
+
+        With `qk_norm` each head of q and k is first replaced by its rms_norm.
 
         Rotation pairs dimension i with i + rotary_dim / 2 (the half-split form). cos_sin is [max_positions, rotary_dim] float32: the
         cosines of the rotary_dim / 2 frequencies, then their sines, any attention factor multiplied in. Slots that are negative are

@@ -80,7 +80,9 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         _add_linear(shapes, f"{layer}.self_attn.q_proj", (q_size, hidden), config.attention_bias)
         _add_linear(shapes, f"{layer}.self_attn.k_proj", (kv_size, hidden), config.attention_bias)
         _add_linear(shapes, f"{layer}.self_attn.v_proj", (kv_size, hidden), config.attention_bias)
-        _add_linear(shapes, f"{layer}.self_attn.o_proj", (hidden, q_size), config.attention_bias)
+        _add_linear(shapes, f"{layer}.self_attn.o_proj", (hidden, q_size), config.attention_output_bias)
+        if config.qk_norm:
+            shapes[f"{layer}.self_attn.q_norm.weight"] = shapes[f"{layer}.self_attn.k_norm.weight"] = (config.head_size,)
         shapes[f"{layer}.post_attention_layernorm.weight"] = (hidden,)
         _add_linear(shapes, f"{layer}.mlp.gate_proj", (intermediate, hidden), config.mlp_bias)
         _add_linear(shapes, f"{layer}.mlp.up_proj", (intermediate, hidden), config.mlp_bias)

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from kernels.weights import Weight
 
 # GGUF's general.architecture to the key of the model registry. llama.cpp writes Mistral models as "llama" too.
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "mistral3": "MistralForCausalLM"}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mistral3": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
 
 
 class GgufSource:
@@ -72,6 +78,8 @@ class GgufSource:
             sliding_window=self._get("attention.sliding_window", int, 0) or None,
             tie_word_embeddings="output.weight" not in self.file.tensors,
             attention_bias="blk.0.attn_q.bias" in self.file.tensors,
+            attention_output_bias="blk.0.attn_output.bias" in self.file.tensors,
+            qk_norm="blk.0.attn_q_norm.weight" in self.file.tensors,
             mlp_bias="blk.0.ffn_gate.bias" in self.file.tensors,
             dtype=self._dtype(),
             bos_token_id=bos_token_id(self.file),

@@ -22,12 +22,16 @@ _LAYER_NAMES = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# Whose q and k rows llama.cpp's converter brings to the interleaved order.
+_INTERLEAVED = ("LlamaForCausalLM", "MistralForCausalLM")
 # Frequency factors are part of the configuration (RopeConfig).
 _NOT_WEIGHTS = {"rope_freqs.weight"}
 
@@ -76,11 +80,12 @@ def _read(file: GgufFile, tensor: TensorInfo, config: ModelConfig) -> Weight | t
 def _row_order(file: GgufFile, tensor: TensorInfo, config: ModelConfig) -> NDArray[np.intp] | None:
     """For q and k: which row of the file stands at each row of the half-split form, [out_features].
 
-    GGUF stores their rows for the interleaved form of rotary embedding, which rotates dimensions 2i and 2i + 1; Hugging Face and the
-    kernels here rotate i and i + rotary_dim / 2. Only whole rows move, so quantised groups stay as they are.
+    For Llama and Mistral, GGUF stores their rows for the interleaved form of rotary embedding, which rotates dimensions 2i and 2i + 1;
+    Hugging Face, the kernels here, and GGUF for all others rotate i and i + rotary_dim / 2. Only whole rows move, so quantised groups
+    stay as they are.
     """
     kind = tensor.name.split(".")[-2]
-    if kind not in ("attn_q", "attn_k"):
+    if kind not in ("attn_q", "attn_k") or config.architecture not in _INTERLEAVED:
         return None
     num_heads = config.num_heads if kind == "attn_q" else config.num_kv_heads
     if tensor.shape[0] != num_heads * config.head_size:

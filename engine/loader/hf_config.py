@@ -14,7 +14,7 @@ from typing import Any
 from engine.errors import ModelLoadError
 from engine.model_config import ModelConfig, RopeConfig
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 ROPE_KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 _DTYPES = ("float32", "float16", "bfloat16")
 
@@ -66,7 +66,8 @@ class _Fields:
         num_kv_heads = self._count("num_key_value_heads", default=num_heads)
         if num_heads % num_kv_heads:
             raise self._error(f"num_key_value_heads {num_kv_heads} does not divide num_attention_heads {num_heads}")
-        bias = architecture == "LlamaForCausalLM"  # Mistral has none, whatever the file says
+        # Mistral has no bias, and Qwen2 always has those of q, k and v, whatever the file says.
+        attention_bias = architecture in ("LlamaForCausalLM", "Qwen3ForCausalLM") and bool(self.values.get("attention_bias", False))
         rope, context_length = self._rope(head_size)
         return ModelConfig(
             architecture=architecture,
@@ -82,8 +83,10 @@ class _Fields:
             rope=rope,
             sliding_window=self._sliding_window(architecture),
             tie_word_embeddings=bool(self.values.get("tie_word_embeddings", False)),
-            attention_bias=bias and bool(self.values.get("attention_bias", False)),
-            mlp_bias=bias and bool(self.values.get("mlp_bias", False)),
+            attention_bias=attention_bias or architecture == "Qwen2ForCausalLM",
+            attention_output_bias=attention_bias,
+            qk_norm=architecture == "Qwen3ForCausalLM",
+            mlp_bias=architecture == "LlamaForCausalLM" and bool(self.values.get("mlp_bias", False)),
             hidden_act=str(self.values.get("hidden_act", "silu")),
             dtype=self._dtype(),
             bos_token_id=next(iter(_ids(self.values.get("bos_token_id"))), None),
@@ -105,6 +108,8 @@ class _Fields:
             raise self._error(f"checkpoints quantised by {method} are not supported: use the original weights or a GGUF file")
 
     def _sliding_window(self, architecture: str) -> int | None:
+        if architecture.startswith("Qwen") and self.values.get("use_sliding_window"):
+            raise self._error("a sliding window in some of the layers is not supported: set use_sliding_window to false for full attention")
         if architecture != "MistralForCausalLM" or self.values.get("sliding_window") is None:
             return None
         return self._count("sliding_window")

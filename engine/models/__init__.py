@@ -30,7 +30,8 @@ def build_model(config: ModelConfig, max_model_len: int, device: torch.device) -
     """The model of config's architecture, its weights yet to come. Raises ModelLoadError if there is none."""
     from engine.models.llama import LlamaForCausalLM
 
-    registry: dict[str, type[Model]] = {"LlamaForCausalLM": LlamaForCausalLM, "MistralForCausalLM": LlamaForCausalLM}
+    family = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+    registry: dict[str, type[Model]] = dict.fromkeys(family, LlamaForCausalLM)
     if config.architecture not in registry:
         raise ModelLoadError(f"architecture {config.architecture} is not supported; supported are {', '.join(sorted(registry))}")
     return registry[config.architecture](config, max_model_len, device)

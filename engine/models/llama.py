@@ -1,4 +1,8 @@
-"""The Llama family: Llama 2 and 3, SmolLM2, Mistral and all that share their layers (Touvron et al., 2023; Jiang et al., 2023)."""
+"""The Llama family: Llama 2 and 3, SmolLM2, Mistral, Qwen2 and 3, and all that share their layers.
+
+Touvron et al. (2023), Jiang et al. (2023), Yang et al. (2024 and 2025). What its members differ in, biases, norms of q and k, a window,
+is in their ModelConfig.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.batch import AttentionShape, Batch
+from kernels.batch import AttentionShape, Batch, QkNorm
 from kernels.cpu import structs
 from kernels.cpu.sampling import logprobs, sample
 from kernels.cpu.structs import Codes, KvStruct, Step
@@ -89,15 +89,22 @@ class CpuOps:
         return self._activate(gate_up, structs.GELU_TANH)
 
     def rotary_and_write_kv(
-        self, qkv: torch.Tensor, kv_cache: torch.Tensor, cos_sin: torch.Tensor, batch: Batch, shape: AttentionShape
+        self,
+        qkv: torch.Tensor,
+        kv_cache: torch.Tensor,
+        cos_sin: torch.Tensor,
+        batch: Batch,
+        shape: AttentionShape,
+        qk_norm: QkNorm | None = None,
     ) -> None:
         self._check_batch(batch)
         self._check_rows(qkv, shape.qkv_size)
         kv = kv_struct(kv_cache, shape)
         if cos_sin.dtype != torch.float32 or cos_sin.stride(1) != 1 or cos_sin.shape[1] < kv.rotary_dim:
             raise ValueError(f"cos_sin must be float32 rows of at least {kv.rotary_dim}, got {cos_sin.dtype} {tuple(cos_sin.shape)}")
+        norms = {} if qk_norm is None else {"q_norm": qk_norm.q, "k_norm": qk_norm.k, "norm_eps": qk_norm.eps}
         step = fill_step(Step(), batch)
-        self._emit(structs.RotaryArgs, step, kv=kv, cache=kv_cache, qkv=qkv, cos_sin=cos_sin, cos_sin_stride=cos_sin.stride(0))
+        self._emit(structs.RotaryArgs, step, kv=kv, cache=kv_cache, qkv=qkv, cos_sin=cos_sin, cos_sin_stride=cos_sin.stride(0), **norms)
 
     def paged_attention(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:
         self._check_batch(batch)

@@ -127,7 +127,15 @@ class ActivationArgs(Args):
 
 class RotaryArgs(Args):
     kind = 5
-    _fields_ = [("kv", KvStruct), ("qkv", c_void_p), ("cos_sin", c_void_p), ("cos_sin_stride", c_int32)]
+    _fields_ = [
+        ("kv", KvStruct),
+        ("qkv", c_void_p),
+        ("cos_sin", c_void_p),
+        ("q_norm", c_void_p),
+        ("k_norm", c_void_p),
+        ("cos_sin_stride", c_int32),
+        ("norm_eps", c_float),
+    ]
 
 
 class AttentionArgs(Args):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from kernels.batch import AttentionShape, Batch
+from kernels.batch import AttentionShape, Batch, QkNorm
 from kernels.kv_cache import decode_rows, encode_rows
 from kernels.reference.logprobs import logprobs
 from kernels.reference.sampling import sample
@@ -62,11 +62,20 @@ class ReferenceOps:
         return F.gelu(gate, approximate="tanh") * up
 
     def rotary_and_write_kv(
-        self, qkv: torch.Tensor, kv_cache: torch.Tensor, cos_sin: torch.Tensor, batch: Batch, shape: AttentionShape
+        self,
+        qkv: torch.Tensor,
+        kv_cache: torch.Tensor,
+        cos_sin: torch.Tensor,
+        batch: Batch,
+        shape: AttentionShape,
+        qk_norm: QkNorm | None = None,
     ) -> None:
         num_tokens = qkv.shape[0]
         heads = qkv.view(num_tokens, -1, shape.head_size)
         num_rotated = shape.num_heads + shape.num_kv_heads
+        if qk_norm is not None:
+            heads[:, : shape.num_heads] = self.rms_norm(heads[:, : shape.num_heads], qk_norm.q, qk_norm.eps)
+            heads[:, shape.num_heads : num_rotated] = self.rms_norm(heads[:, shape.num_heads : num_rotated], qk_norm.k, qk_norm.eps)
         rotary_dim = shape.rotary_dim or shape.head_size
         cos, sin = cos_sin[batch.positions.long(), :rotary_dim].float().unsqueeze(1).chunk(2, dim=-1)
         first, second = heads[:, :num_rotated, :rotary_dim].float().chunk(2, dim=-1)

@@ -7,7 +7,7 @@ import torch
 import triton
 from numpy.typing import NDArray
 
-from kernels.batch import AttentionShape, Batch
+from kernels.batch import AttentionShape, Batch, QkNorm
 from kernels.reference.logprobs import logprobs
 from kernels.reference.sampling import sample
 from kernels.sampling import DrawSettings, RowLogprobs
@@ -70,8 +70,19 @@ class TritonOps:
         return gelu_tanh_and_mul(gate_up)
 
     def rotary_and_write_kv(
-        self, qkv: torch.Tensor, kv_cache: torch.Tensor, cos_sin: torch.Tensor, batch: Batch, shape: AttentionShape
+        self,
+        qkv: torch.Tensor,
+        kv_cache: torch.Tensor,
+        cos_sin: torch.Tensor,
+        batch: Batch,
+        shape: AttentionShape,
+        qk_norm: QkNorm | None = None,
     ) -> None:
+        if qk_norm is not None:
+            heads = qkv.view(qkv.shape[0], -1, shape.head_size)
+            q, k, _ = heads.split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)
+            for part, weight in ((q, qk_norm.q), (k, qk_norm.k)):
+                part.copy_(rms_norm(part.reshape(-1, shape.head_size), weight, qk_norm.eps).view(part.shape))
         rotary_and_write_kv(qkv, kv_cache, cos_sin, batch.positions, batch.slot_mapping, shape)
 
     def paged_attention(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:

@@ -8,12 +8,13 @@ import pytest
 import torch
 from engine_settings import small_llm
 from forward import Forward
-from small_models import new_llama, new_mistral, save_tokenizer
+from small_models import new_llama, new_mistral, new_qwen2, new_qwen3, save_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.llm import LLM
 from engine.loader.source import ModelSource, resolve_model
 from engine.sampling_params import SamplingParams
+from kernels.cpu.plan import Plan
 
 PROMPTS = [
     "The capital of France is",
@@ -126,6 +127,29 @@ def test_mistral_sees_only_its_sliding_window(tmp_path: Path, kernels: str) -> N
     model = new_mistral(sliding_window=24)
     model.config._attn_implementation = "eager"
     assert_same_logits(model, tmp_path, kernels)
+
+
+@pytest.mark.parametrize("new_model", [new_qwen2, new_qwen3])
+@pytest.mark.parametrize("kernels", ["reference", "cpu"])
+def test_qwen_gives_the_logits_of_transformers(tmp_path: Path, new_model, kernels: str) -> None:
+    assert_same_logits(new_model(tie_word_embeddings=True), tmp_path, kernels)
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_heads_of_128_and_8_kv_heads_run_as_a_plan_with_the_tokens_of_transformers(tmp_path: Path, quantization: str) -> None:
+    shape = {"hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 512}
+    model = new_qwen2(**shape, initializer_range=0.05).half()
+    model.save_pretrained(tmp_path)
+    save_tokenizer(tmp_path)
+    llm = small_llm(model=str(tmp_path), quantization=quantization)
+    assert isinstance(llm.engine._executor._runner._forward, Plan)  # type: ignore[attr-defined]
+    prompt = list(range(10, 30))
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    generated = llm.generate(prompt, params, use_tqdm=False)[0].outputs[0].token_ids
+    with torch.inference_mode():
+        logits = model.float()(torch.tensor([prompt + generated[:-1]])).logits[0, len(prompt) - 1 :]
+    behind = logits.amax(-1) - logits.gather(1, torch.tensor(generated)[:, None])[:, 0]
+    assert float(behind.max()) < (1e-3 if quantization == "none" else 0.1 * float(logits.std()))
 
 
 def test_a_checkpoint_in_bfloat16_is_served_in_float32_on_the_cpu(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import new_llama, save_tokenizer
+from small_models import new_llama, new_qwen2, new_qwen3, save_tokenizer
 
 from engine.loader import ModelSource, resolve_model
 from kernels.weights import DenseWeight
@@ -14,10 +14,18 @@ def tensors(source: ModelSource) -> dict[str, torch.Tensor]:
     return {name: weight.data if isinstance(weight, DenseWeight) else weight for name, weight in source.weights()}
 
 
-@pytest.mark.parametrize("settings", [{}, {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 24}])
-def test_dummy_weights_have_the_names_and_shapes_of_real_ones(tmp_path: Path, settings: dict) -> None:
-    model = new_llama(**settings)
-    model.config.architectures = ["LlamaForCausalLM"]
+@pytest.mark.parametrize(
+    ("new_model", "settings"),
+    [
+        (new_llama, {}),
+        (new_llama, {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 24}),
+        (new_qwen2, {}),
+        (new_qwen3, {}),
+    ],
+)
+def test_dummy_weights_have_the_names_and_shapes_of_real_ones(tmp_path: Path, new_model, settings: dict) -> None:
+    model = new_model(**settings)
+    model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(tmp_path)  # no weights in the directory
     expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
     if settings:

@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from small_models import new_llama, write_gguf
+from small_models import new_llama, new_qwen2, new_qwen3, write_gguf
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.errors import ModelLoadError
@@ -27,6 +27,19 @@ def test_a_gguf_gives_back_the_weights_of_the_checkpoint_it_was_made_from(tmp_pa
     assert weights.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(weights[name], tensor), name
+
+
+@pytest.mark.parametrize("new_model", [new_qwen2, new_qwen3])
+def test_qwens_rows_come_as_they_are_stored_with_their_biases_and_norms(tmp_path: Path, new_model) -> None:
+    model = new_model()
+    source = resolve_model(str(write_gguf(tmp_path / "m.gguf", model)))
+    weights, expected = dense_weights(source), model.state_dict()
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
+    config = source.config()
+    assert config.architecture == type(model).__name__
+    assert (config.attention_bias, config.attention_output_bias) == (new_model is new_qwen2, False)
+    assert config.qk_norm == (new_model is new_qwen3)
 
 
 def test_the_config_says_what_the_checkpoint_said(tmp_path: Path) -> None:

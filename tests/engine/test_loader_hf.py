@@ -56,6 +56,17 @@ def test_mistral_keeps_its_sliding_window(tmp_path: Path) -> None:
     assert (config.architecture, config.sliding_window) == ("MistralForCausalLM", 32)
 
 
+def test_qwen2_has_biases_of_q_k_and_v_alone_and_qwen3_norms_of_q_and_k(tmp_path: Path) -> None:
+    qwen2, qwen3 = (config_of(tmp_path, architectures=[f"Qwen{n}ForCausalLM"], sliding_window=32, use_sliding_window=False) for n in (2, 3))
+    assert (qwen2.attention_bias, qwen2.attention_output_bias, qwen2.qk_norm, qwen2.sliding_window) == (True, False, False, None)
+    assert (qwen3.attention_bias, qwen3.attention_output_bias, qwen3.qk_norm, qwen3.sliding_window) == (False, False, True, None)
+
+
+def test_a_window_in_some_of_the_layers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="set use_sliding_window to false"):
+        config_of(tmp_path, architectures=["Qwen2ForCausalLM"], use_sliding_window=True)
+
+
 def test_mistral_without_a_window_has_full_attention(tmp_path: Path) -> None:
     assert config_of(tmp_path, architectures=["MistralForCausalLM"], sliding_window=None).sliding_window is None
 

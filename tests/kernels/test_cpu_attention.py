@@ -8,7 +8,7 @@ from cpu_cases import REFERENCE, cpu_ops, make_batch, make_cache, make_cos_sin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.batch import AttentionShape, Batch
+from kernels.batch import AttentionShape, Batch, QkNorm
 from kernels.kv_cache import decode_rows
 
 ONE_THREAD, TWO_THREADS = cpu_ops(1), cpu_ops(2)
@@ -39,8 +39,10 @@ def test_attention_and_cache_write_match_the_reference(case):
     batch.slot_mapping[0] = -1  # this token's key stays what the cache holds already
     cos_sin = make_cos_sin(512, shape.rotary_dim or shape.head_size)
     expected_qkv, expected_cache = qkv.clone(), cache.clone()
-    REFERENCE.rotary_and_write_kv(expected_qkv, expected_cache, cos_sin, batch, shape)
-    TWO_THREADS.rotary_and_write_kv(qkv, cache, cos_sin, batch, shape)
+    norms = torch.rand(2, shape.head_size, generator=generator) + 0.5
+    qk_norm = QkNorm(norms[0], norms[1], 1e-6) if seed % 2 else None
+    REFERENCE.rotary_and_write_kv(expected_qkv, expected_cache, cos_sin, batch, shape, qk_norm)
+    TWO_THREADS.rotary_and_write_kv(qkv, cache, cos_sin, batch, shape, qk_norm)
     torch.testing.assert_close(qkv, expected_qkv, rtol=1e-5, atol=1e-5)
     rtol, atol = {torch.bfloat16: (1e-2, 1e-4), torch.int8: (1e-5, 0.05)}.get(dtype, (2e-3, 1e-4))  # a code may be the one beside it
     written, expected_rows = (decode_rows(rows, shape.head_size) for rows in (cache, expected_cache))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton_cases import DEVICE, INTERPRETED, PRODUCT_DTYPES, assert_close, both_ops, make_contexts, noise, place
 
-from kernels.batch import AttentionShape
+from kernels.batch import AttentionShape, QkNorm
 from kernels.reference import ReferenceOps
 from kernels.triton import TritonOps, activation, norm, rotary
 from kernels.weights import DenseWeight, QuantizedWeight
@@ -51,6 +51,19 @@ def test_rotary_and_write_kv_agrees_with_the_reference_and_writes_nothing_else(c
     untouched[batch.slot_mapping[batch.slot_mapping >= 0]] = False
     blocks, offsets = untouched.nonzero().squeeze(1) // block_size, untouched.nonzero().squeeze(1) % block_size
     torch.testing.assert_close(cache[blocks, :, :, offsets], expected_cache[blocks, :, :, offsets], rtol=0, atol=0, equal_nan=True)
+
+
+def test_heads_of_q_and_k_are_normed_before_they_are_rotated():
+    shape = AttentionShape(6, 2, 64, 1.0)
+    generator = torch.Generator().manual_seed(0)
+    batch, cache = place(generator, make_contexts(generator, shape, [20, 3], torch.float32), [5, 1], 16)
+    qkv, cos_sin = noise(generator, 6, shape.qkv_size), noise(generator, 64, 64)
+    qk_norm = QkNorm(noise(generator, 64), noise(generator, 64), 1e-6)
+    expected_qkv, expected_cache = qkv.clone(), cache.clone()
+    ReferenceOps(DEVICE, torch.float32).rotary_and_write_kv(expected_qkv, expected_cache, cos_sin, batch, shape, qk_norm)
+    TritonOps(DEVICE, torch.float32).rotary_and_write_kv(qkv, cache, cos_sin, batch, shape, qk_norm)
+    assert_close(qkv, expected_qkv, torch.float32)
+    torch.testing.assert_close(cache, expected_cache, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def test_keys_too_large_for_8_bit_floats_are_cached_as_the_largest():

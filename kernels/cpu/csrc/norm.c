@@ -25,7 +25,7 @@ static void add(float *residual, const float *x, int32_t n) {
     for (; i < n; i++) residual[i] += x[i];
 }
 
-static void norm_row(const float *x, const float *weight, float *out, int32_t n, float eps) {
+void norm_row(const float *x, const float *weight, float *out, int32_t n, float eps) {
     const float inverse = 1.0f / sqrtf(mean_square(x, n) + eps);
     int32_t i = 0;
     for (; i + LANES <= n; i += LANES) v_store(out + i, v_load(x + i) * inverse * v_load(weight + i));

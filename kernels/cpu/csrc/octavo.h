@@ -97,6 +97,7 @@ typedef struct {
 } codes_t;
 
 void quantize_row(const float *x, const codes_t *codes, int64_t row);
+void norm_row(const float *x, const float *weight, float *out, int32_t n, float eps); // out may be x
 
 // ---- Weights -----------------------------------------------------------------------------------------------------------------------
 
@@ -201,7 +202,9 @@ typedef struct {
     kv_t kv;
     float *qkv; // [num_tokens, (num_heads + 2 * num_kv_heads) * head_size]
     const float *cos_sin; // [max_positions, cos_sin_stride]
+    const float *q_norm, *k_norm; // [head_size], what each head of q and k is normed by before it is rotated; both NULL: not normed
     int32_t cos_sin_stride;
+    float norm_eps;
 } rotary_args_t;
 
 typedef struct {

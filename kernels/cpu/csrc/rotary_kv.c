@@ -1,4 +1,5 @@
-// Rotary embedding of q and k in place (Su et al., 2021, half-split form), and the write of k and v into the paged cache.
+// Rotary embedding of q and k in place (Su et al., 2021, half-split form), after their norm in models that have one, and the write of k
+// and v into the paged cache.
 #include "octavo.h"
 #include "half.h"
 
@@ -74,6 +75,8 @@ static void run(worker_t *worker, const void *context, int32_t num_threads, int3
         const int64_t token = i / heads, head = i % heads;
         float *x = args->qkv + i * kv->head_size;
         if (head < kv->num_heads + kv->num_kv_heads) {
+            const float *norm = head < kv->num_heads ? args->q_norm : args->k_norm;
+            if (norm) norm_row(x, norm, x, kv->head_size, args->norm_eps);
             const float *cosines = args->cos_sin + (int64_t)step->positions[token] * args->cos_sin_stride;
             rotate(x, cosines, cosines + half, half);
         }
