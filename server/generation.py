@@ -14,6 +14,7 @@ from server.errors import ApiError
 from server.protocol.sampling import SamplingBody
 from server.rate_limits import UNSTATED_TOKENS
 from server.record import RequestRecord
+from server.transcript import Transcript
 
 if TYPE_CHECKING:
     from server.service import Service
@@ -65,6 +66,7 @@ class Generation:
         )
         self._finished = False  # nothing is left to abort
         self._end: ApiError | None = None
+        self._transcript = Transcript(request_id, service.tokenizer, prompt_token_ids) if service.config.log_requests else None
         record.prompt_tokens += len(prompt_token_ids)
         record.at_end.append(self._leave)  # an iterator that was never started runs no `finally` of its own
         service.running.add(self)
@@ -77,6 +79,9 @@ class Generation:
 
     def _leave(self) -> None:
         self._service.running.discard(self)
+        if self._transcript is not None:
+            self._transcript.end()
+            self._transcript = None
         if not self._finished:
             self._finished = True
             self._stream.abort()
@@ -113,6 +118,8 @@ class Generation:
                         sequence.finish_reason, sequence.stop_reason = "stop", "repetition_detected"
                     if sequence.finish_reason is not None:
                         record.finish_reasons.append(sequence.finish_reason)
+                if self._transcript is not None:
+                    self._transcript.add(output)
                 yield output
             self._finished = True
         except EngineDeadError as error:
