@@ -93,7 +93,18 @@ class _Vocabulary:
         self.special_token_ids = [token_id for token_id in ids if tokenizer.is_special(token_id)]
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=False)
+        return self._encode(text.decode("utf-8", "replace"))
+
+    def _encode(self, text: str) -> list[int]:
+        """A grammar's text is text, though it may be spelled like a special token: that is cut in two then."""
+        token_ids = []
+        for token_id in self._tokenizer.encode(text, add_special_tokens=False):
+            if self._tokenizer.is_special(token_id):
+                name = self._tokenizer.token_bytes(token_id).decode()
+                token_ids += [*self._encode(name[:1]), *self._encode(name[1:])]
+            else:
+                token_ids.append(token_id)
+        return token_ids
 
     def special_token(self, name: str) -> int | None:
         token_id = self._tokenizer.token_to_id(name)
