@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from engine.errors import InvalidRequestError
+from engine.reasoning.budget import ThinkingBudget
 from engine.structured_outputs import StructuredOutputs
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     logits_processors: tuple[Any, ...] = ()  # of LogitsProcessor; offline only, as functions cannot cross to another process
     repetition_detection: RepetitionDetection | None = None  # end a sequence that says the same again and again; None: never
     structured_outputs: StructuredOutputs | None = None  # what the answer is constrained to
+    thinking: ThinkingBudget | None = None  # a bound on the tokens of reasoning
     seed: int | None = None  # fixes the draws together with the sample index and the position; None: drawn on arrival
     max_tokens: int | None = None  # None: to the end of the context
     min_tokens: int = 0
@@ -84,6 +86,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     logprobs: int | None = None  # None: none; k: the chosen token's and those of the k most probable
     prompt_logprobs: int | None = None  # the same for each token of the prompt but the first
     skip_special_tokens: bool = True
+    visible_token_ids: tuple[int, ...] = ()  # special tokens that are not skipped: markers of tool calls and reasoning
     detokenize: bool = True
 
     def __post_init__(self) -> None:

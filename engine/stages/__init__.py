@@ -8,6 +8,7 @@ What scales and adds comes first, and what masks comes last, so that no stage gi
     allowed_token_ids   masks all others
     bad_words           masks the last token of a sequence that has been generated up to it
     min_tokens          masks the tokens that end the sequence
+    thinking            masks all but the end of reasoning, once its budget is spent
     structured_outputs  masks the tokens with which the answer could not become what was asked for
 
 Then the token is drawn: temperature, min_p, top_k, top_p (`kernels.ops.Ops.sample`).
@@ -29,6 +30,7 @@ from engine.stages.logits_processors import LogitsProcessors
 from engine.stages.min_tokens import MinTokens
 from engine.stages.penalties import Penalties
 from engine.stages.stage import EarlyStage, LogitsRows, Stage
+from engine.stages.thinking_budget import ThinkingBudgets
 
 __all__ = ["EarlyStage", "LogitsRows", "Stage", "build_stages"]
 
@@ -45,5 +47,6 @@ def build_stages(token_ids: NDArray[np.int32], eos_token_ids: Iterable[int], gra
         AllowedTokens(),
         BadWords(token_ids),
         MinTokens(eos_token_ids),
+        ThinkingBudgets(token_ids),
     ]
     return stages if grammars is None else [*stages, Grammar(token_ids, grammars)]

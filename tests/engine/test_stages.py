@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InvalidRequestError
+from engine.reasoning.budget import ThinkingBudget
 from engine.sampler import Sampled, Sampler
 from engine.sampling_params import SamplingParams
 from engine.stages import LogitsRows, build_stages
@@ -131,10 +132,16 @@ def test_a_row_that_uses_no_stage_keeps_its_bits_beside_rows_that_use_all() -> N
     table = np.zeros((2, MAX_LEN), np.int32)
     stages = build_stages(table, [EOS])
     params = SamplingParams(
-        presence_penalty=1.0, logit_bias={3: 1.0}, allowed_token_ids=(3,), bad_words_token_ids=((4,),), min_tokens=1, repetition_penalty=2.0
+        presence_penalty=1.0,
+        logit_bias={3: 1.0},
+        allowed_token_ids=(3,),
+        bad_words_token_ids=((4,),),
+        min_tokens=1,
+        repetition_penalty=2.0,
+        thinking=ThinkingBudget(max_tokens=5, begin_token_ids=(5,), end_token_ids=(6,)),
     )
-    assert [stage.admit(new_sequence(0, [1, 2], SamplingParams())) for stage in stages] == [False] * 6
-    assert [stage.admit(new_sequence(1, [1, 2], params)) for stage in stages] == [True, True, False, True, True, True]
+    assert [stage.admit(new_sequence(0, [1, 2], SamplingParams())) for stage in stages] == [False] * 7
+    assert [stage.admit(new_sequence(1, [1, 2], params)) for stage in stages] == [True, True, False, True, True, True, True]
 
 
 PARAMS = [
