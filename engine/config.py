@@ -96,6 +96,13 @@ class EngineConfig:
         "recompute: it is computed again; auto: whichever is estimated to cost less",
     )
 
+    tool_call_parser: Literal["auto", "hermes", "llama3_json", "pythonic", "mistral", "deepseek_v3", "granite", "phi4_mini"] = _setting(
+        "auto", "how the model writes tool calls; auto: as its chat template shows, hermes if it does not"
+    )
+    reasoning_parser: Literal["auto", "none", "qwen3", "deepseek_r1", "granite", "mistral"] = _setting(
+        "auto", "how the model marks its reasoning; auto: as its chat template shows; none: it is content"
+    )
+
     seed: int = _setting(0, "seeds dummy weights, and the draws of requests that bring no seed of their own when not 0")
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from engine.tokenizer import Tokenizer
 
@@ -18,16 +18,18 @@ class IncrementalDetokenizer:
     is kept.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True, visible: Collection[int] = ()) -> None:
+        """`visible`: special tokens that are not skipped."""
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
+        self._visible = visible
         self._decoder = _new_decoder(errors="replace")
 
     def append(self, token_ids: Iterable[int]) -> str:
         """The characters that these tokens complete."""
         tokenizer = self._tokenizer
         if self._skip_special_tokens:
-            token_ids = [token_id for token_id in token_ids if not tokenizer.is_special(token_id)]
+            token_ids = [token_id for token_id in token_ids if not tokenizer.is_special(token_id) or token_id in self._visible]
         return self._decoder.decode(b"".join(map(tokenizer.token_bytes, token_ids)))
 
     def finish(self) -> str:

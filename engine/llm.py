@@ -7,7 +7,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from engine.chat_template import ChatTemplate
+from engine.chat.format import ChatFormat
+from engine.chat.message import read_message
+from engine.chat.plan import AnswerWishes
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import InvalidRequestError
@@ -20,9 +22,10 @@ from engine.output_processor import OutputProcessor, merge
 from engine.outputs import RequestOutput
 from engine.request_builder import RequestBuilder
 from engine.sampling_params import SamplingParams
+from engine.tool_calls.tools import read_tools
 
 Prompt = str | SequenceOf[int]
-ChatMessage = dict[str, Any]
+ConversationMessage = dict[str, Any]
 
 
 class LLM:
@@ -42,8 +45,8 @@ class LLM:
         self.config = config
         self.tokenizer = source.tokenizer()
         template = source.chat_template()
-        self._chat_template = None if template is None else ChatTemplate(template, self.tokenizer.bos_token, self.tokenizer.eos_token)
         tokenizer = self.tokenizer
+        self._chat_format = None if template is None else ChatFormat(template, tokenizer, config.tool_call_parser, config.reasoning_parser)
         grammars = GrammarCompiler(lambda: tokenizer, model_config.vocab_size, model_config.eos_token_ids)
         self._builder = RequestBuilder(
             resolve_max_model_len(config, model_config),
@@ -65,9 +68,7 @@ class LLM:
         them can never be served.
         """
         batch = _as_batch(prompts)
-        all_params = [params or SamplingParams()] * len(batch) if params is None or isinstance(params, SamplingParams) else list(params)
-        if len(all_params) != len(batch):
-            raise InvalidRequestError(f"there are {len(batch)} prompts but {len(all_params)} sampling parameters", param="params")
+        all_params = _one_for_each(params, len(batch))
         processors = [
             self._prepare(str(i), prompt, prompt_params) for i, (prompt, prompt_params) in enumerate(zip(batch, all_params, strict=True))
         ]
@@ -78,19 +79,34 @@ class LLM:
 
     def chat(
         self,
-        conversations: list[ChatMessage] | list[list[ChatMessage]],
+        conversations: list[ConversationMessage] | list[list[ConversationMessage]],
         params: SamplingParams | SequenceOf[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        *,
+        tools: SequenceOf[dict[str, Any]] = (),
+        tool_choice: str = "auto",
+        chat_template_kwargs: dict[str, Any] | None = None,
+        thinking_token_budget: int | None = None,
     ) -> list[RequestOutput]:
-        """The same for conversations: each is a list of {"role", "content"}, rendered by the model's chat template."""
-        batch = [conversations] if conversations and isinstance(conversations[0], dict) else conversations
-        return self.generate([self._render(conversation) for conversation in batch], params, use_tqdm)  # type: ignore[arg-type]
+        """The same for conversations: each is a list of {"role", "content"}, rendered by the model's chat template.
 
-    def _render(self, messages: list[ChatMessage]) -> list[int]:
-        if self._chat_template is None:
+        `tools` are in OpenAI's form; `tool_choice` is none, auto, required, or the name of one. Each output's `message` holds its content,
+        its reasoning and its tool calls. Raises InvalidRequestError for tools that are none, and for what the template cannot render.
+        """
+        if self._chat_format is None:
             raise InvalidRequestError("the model has no chat template: use generate with a prompt", param="messages")
-        text = self._chat_template.render(messages, add_generation_prompt=True, continue_final_message=False, variables={})
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        batch = [conversations] if conversations and isinstance(conversations[0], dict) else conversations
+        use = read_tools(tools, tool_choice)
+        wishes = AnswerWishes(thinking_token_budget=thinking_token_budget)
+        texts = [self._chat_format.render(one, use, variables=chat_template_kwargs) for one in batch]  # type: ignore[arg-type]
+        all_params = _one_for_each(params, len(batch))
+        plans = [self._chat_format.plan(text, use, one, wishes) for text, one in zip(texts, all_params, strict=True)]
+        prompts = [self.tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        outputs = self.generate(prompts, [plan.params for plan in plans], use_tqdm)
+        for output, plan in zip(outputs, plans, strict=True):
+            for completion in output.outputs:
+                completion.message = read_message(plan.new_parser(), completion.text, completion.token_ids)
+        return outputs
 
     def _prepare(self, request_id: str, prompt: Prompt, params: SamplingParams) -> OutputProcessor:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
@@ -134,3 +150,11 @@ def _as_batch(prompts: Prompt | SequenceOf[Prompt]) -> list[Prompt]:
     if prompts and isinstance(prompts[0], int):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
+
+
+def _one_for_each(params: SamplingParams | SequenceOf[SamplingParams] | None, num_prompts: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
+    if len(params) != num_prompts:
+        raise InvalidRequestError(f"there are {num_prompts} prompts but {len(params)} sampling parameters", param="params")
+    return list(params)

@@ -86,7 +86,9 @@ class _SequenceState:
         self.finished = False
         self._token_ids: list[int] = list(request.generated_token_ids)
         params = request.params
-        self._detokenizer = IncrementalDetokenizer(tokenizer, params.skip_special_tokens) if params.detokenize else None
+        self._detokenizer = (
+            IncrementalDetokenizer(tokenizer, params.skip_special_tokens, params.visible_token_ids) if params.detokenize else None
+        )
         self._stop_strings = StopStrings(params.stop, params.include_stop_str_in_output) if params.stop else None
 
     def resumed(self) -> EngineRequest:

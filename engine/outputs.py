@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from engine.chat.message import ChatMessage
+
 FinishReason: TypeAlias = Literal["stop", "length", "repetition", "error", "abort"]
 
 
@@ -35,6 +37,7 @@ class CompletionOutput:
     logprobs: list[TokenLogprobs] | None = None  # one for each of token_ids, when asked for
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None  # the stop string or stop token id that ended it; None for EOS
+    message: ChatMessage | None = None  # from `LLM.chat`: the text as content, reasoning and tool calls
     error: str | None = None  # with finish_reason "error": what went wrong with this sequence, and no other
 
     @property

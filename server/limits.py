@@ -14,7 +14,7 @@ from server.errors import ApiError
 
 MAX_NAMES = 256  # parameters of a body
 MAX_MESSAGES = 2048
-MAX_TOOLS = 128
+MAX_TOOLS = 128  # OpenAI's bound
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024  # characters of a stop string or a bad word
 MAX_STOP_TOKEN_IDS = 1024

@@ -12,8 +12,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from engine.chat_template import ChatTemplate, read_template
+from engine.chat.format import ChatFormat
+from engine.chat_template import read_template
 from engine.errors import InvalidRequestError, OctavoError
+from engine.tool_calls.tools import ToolUse
 from octavo import __version__
 from server.chat.messages import MessageReader
 from server.config import ServerConfig
@@ -68,7 +70,7 @@ class Service:
         self._failed = False
         self._has_served = False
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="text")
-        self._template, self._template_problem = self._load_template()
+        self._chat_format, self._format_problem = self._load_chat_format()
         self.defaults = self._load_defaults()
         self.system_fingerprint = self._fingerprint()
 
@@ -214,19 +216,24 @@ class Service:
         """Each token as the vocabulary spells it."""
         return await self._off_loop(len(token_ids) > _LONG_TEXT, lambda: [self.tokenizer.id_to_token(token_id) for token_id in token_ids])
 
-    async def render(self, messages: list[Message], body: TemplateBody, num_bytes: int) -> str:
+    @property
+    def chat_format(self) -> ChatFormat:
+        """How the model speaks. Raises InvalidRequestError for a model without a chat template."""
+        if self._chat_format is None:
+            raise InvalidRequestError(self._format_problem, param="messages", code="no_chat_template")
+        return self._chat_format
+
+    async def render(self, messages: list[Message], body: TemplateBody, use: ToolUse | None, num_bytes: int) -> str:
         """A prompt's text from chat messages, which came in a body of `num_bytes` bytes.
 
         Raises InvalidRequestError when the template cannot render them.
         """
-        template = self._template
-        if template is None:
-            raise InvalidRequestError(self._template_problem, param="messages", code="no_chat_template")
-        reader = MessageReader(template, self.config.allow_unknown_parameters)
-        opens, continues, variables = body.opens_answer(), body.continue_final_message, body.chat_template_kwargs
+        format = self.chat_format
+        reader = MessageReader(format.template, self.config.allow_unknown_parameters)
+        opens, continues, variables = body.opens_answer(), body.continue_final_message, body.template_variables(format)
 
         def work() -> str:
-            return template.render(reader.read(messages), opens, continues, variables)
+            return format.render(reader.read(messages), use, opens, continues, variables)
 
         return await self._off_loop(num_bytes > _LONG_TEXT, work)
 
@@ -262,13 +269,14 @@ class Service:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _load_template(self) -> tuple[ChatTemplate | None, str]:
+    def _load_chat_format(self) -> tuple[ChatFormat | None, str]:
         given = self.config.chat_template
         source = read_template(given) if given is not None else self.engine.source.chat_template()
         if source is None:
             return None, "this model has no chat template: use /v1/completions, or start the server with --chat-template"
         try:
-            return ChatTemplate(source, self.tokenizer.bos_token, self.tokenizer.eos_token), ""
+            settings = self.engine.config
+            return ChatFormat(source, self.tokenizer, settings.tool_call_parser, settings.reasoning_parser), ""
         except OctavoError as error:
             if given is not None:
                 raise

@@ -41,7 +41,10 @@ Delta: TypeAlias = Content | Reasoning | ToolCallStart | ToolArguments
 class MessageParser(Protocol):
     """Reads one sequence's text as it comes. How the text is cut into pieces does not change what the deltas come to."""
 
-    reasoning_tokens: int  # of the tokens so far, those that were reasoning, its markers included
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of the tokens so far, those that were reasoning, its markers included."""
+        ...
 
     def feed(self, text: str, token_ids: SequenceOf[int]) -> list[Delta]:
         """What more text says, and how many of the tokens behind it were reasoning."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-from engine.chat.deltas import Content, Delta, Reasoning, ToolArguments, ToolCallStart
+from engine.chat.deltas import Content, Delta, MessageParser, Reasoning, ToolArguments, ToolCallStart
 
 
 @dataclass
@@ -36,3 +37,11 @@ class ChatMessage:
                     self.tool_calls.append(ToolCall(id, name, ""))
                 case ToolArguments(index, text):
                     self.tool_calls[index].arguments += text
+
+
+def read_message(parser: MessageParser, text: str, token_ids: SequenceOf[int]) -> ChatMessage:
+    """The message of a text that is whole."""
+    message = ChatMessage()
+    message.add(parser.feed(text, token_ids))
+    message.add(parser.finish())
+    return message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from engine.chat_template import ChatTemplate
@@ -15,8 +14,8 @@ from server.protocol.chat import ContentPart, Message
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 
 
-# Fields of a message that change no answer when the template does not show them, which is what their senders expect.
-_OPTIONAL_FIELDS = frozenset({"reasoning_content", "reasoning"})
+# The two names of the same. It changes no answer when the template does not show it, which is what its senders expect.
+_REASONING_FIELDS = frozenset({"reasoning_content", "reasoning"})
 # Hints to a prefix cache, which needs none.
 _OPTIONAL_PART_FIELDS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 
@@ -24,9 +23,9 @@ _OPTIONAL_PART_FIELDS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 class MessageReader:
     """Makes plain dictionaries of messages, for one template: text parts joined by line breaks, fields that are null left out.
 
-    Most templates know no `developer` role, which OpenAI's newer clients send for `system`. Arguments of tool calls become objects,
-    which is what templates of tool-calling models iterate over. Fields that neither OpenAI's API nor the template knows are refused
-    unless `allow_unknown`, or unless they are empty.
+    Most templates know no `developer` role, which OpenAI's newer clients send for `system`. A tool's answer must answer a call, and is
+    given the function's name. Fields that neither OpenAI's API nor the template knows are refused unless `allow_unknown`, or unless they
+    are empty.
     """
 
     def __init__(self, template: ChatTemplate, allow_unknown: bool) -> None:
@@ -35,23 +34,30 @@ class MessageReader:
 
     def read(self, messages: list[Message]) -> list[dict[str, Any]]:
         """Raises ApiError for parts that are not text and for unknown fields, InvalidRequestError for a tool's answer to nothing."""
-        return [self._plain(message, f"messages.{index}") for index, message in enumerate(messages)]
+        called: dict[str, str] = {}  # the names of the functions that have been called, by the calls' ids
+        plain = []
+        for index, message in enumerate(messages):
+            where = f"messages.{index}"
+            read = self._plain(message, where)
+            if message.role == "tool":
+                _match(read, called, where)
+            called |= {call.id: call.function.name for call in message.tool_calls or () if call.id is not None}
+            plain.append(read)
+        return plain
 
     def _plain(self, message: Message, where: str) -> dict[str, Any]:
         plain = message.model_dump(exclude_none=True)
         for name, value in (message.model_extra or {}).items():
             if not self._template.mentions(name):
-                self._check_unknown(f"{where}.{name}", value, name in _OPTIONAL_FIELDS)
+                self._check_unknown(f"{where}.{name}", value, name in _REASONING_FIELDS)
                 plain.pop(name, None)
+                if name in _REASONING_FIELDS and isinstance(value, str):
+                    plain |= {other: value for other in _REASONING_FIELDS if self._template.mentions(other) and not plain.get(other)}
         if isinstance(message.content, list):
             texts = [self._part_text(part, f"{where}.content.{place}") for place, part in enumerate(message.content)]
             plain["content"] = "\n".join(texts)
         if message.role == "developer" and not self._template.knows_developer:
             plain["role"] = "system"
-        if message.role == "tool" and message.tool_call_id is None and message.name is None:
-            raise InvalidRequestError("a message of the role tool needs the tool_call_id that it answers", param=f"{where}.tool_call_id")
-        for call in plain.get("tool_calls", ()):
-            call["function"]["arguments"] = _arguments(call["function"]["arguments"])
         return plain
 
     def _part_text(self, part: ContentPart, where: str) -> str:
@@ -78,11 +84,13 @@ class MessageReader:
         logger.warning("an unknown field was ignored: %r", where)
 
 
-def _arguments(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        parsed = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments  # what a model wrote is not always JSON, and is shown to it as it was
-    return parsed if isinstance(parsed, dict) else arguments
+def _match(message: dict[str, Any], called: dict[str, str], where: str) -> None:
+    """Give a tool's answer the name of the function, which some templates show. Raises InvalidRequestError when nothing was asked."""
+    call_id = message.get("tool_call_id")
+    if call_id is None and "name" not in message:
+        raise InvalidRequestError("a message of the role tool needs the tool_call_id that it answers", param=f"{where}.tool_call_id")
+    if call_id is not None and call_id not in called:
+        reason = f"no message before it calls a tool with the id {call_id[:100]!r}"
+        raise InvalidRequestError(f"{where} has the role tool, but {reason}", param=f"{where}.tool_call_id")
+    if call_id is not None:
+        message.setdefault("name", called[call_id])

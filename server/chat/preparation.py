@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.chat.deltas import MessageParser, PlainText
+from engine.errors import InvalidRequestError
 from engine.sampling_params import SamplingParams
 from server.chat.deltas import MessageDeltas
 from server.generation import Generation, Terms, fit_prompt
@@ -39,14 +40,26 @@ async def begin_chat(service: Service, record: RequestRecord, body: ChatCompleti
     body.check_streaming()
     max_tokens, logprobs = body.token_limit(), body.wanted_logprobs()
     params = body.sampling_params(service.defaults, service.tokenizer.vocab_size, max_tokens, logprobs, body.prompt_logprobs)
+    use = body.tool_use()
     service.admit(record, 1, params.num_sequences)
-    prompt = await chat_prompt(service, body, record.body_size)
-    generation = Generation(service, record, prompt, params, request_id, terms)
-    return Chat(model, params, TokenText(service.tokenizer, body.skip_special_tokens), generation)
+    text = await service.render(body.messages, body, use, record.body_size)
+    prompt = await _encode(service, body, text)
+    plan = service.chat_format.plan(text, use, params, body.answer_wishes())
+    try:
+        generation = Generation(service, record, prompt, plan.params, request_id, terms)
+    except InvalidRequestError as refusal:
+        if use is None or refusal.param != "structured_outputs":
+            raise
+        # The grammar was made of the tools.
+        raise InvalidRequestError(f"tools: {refusal}", param="tools", code=refusal.code) from refusal
+    return Chat(model, plan.params, TokenText(service.tokenizer, body.skip_special_tokens), generation, plan.new_parser)
 
 
 async def chat_prompt(service: Service, body: ChatCompletionRequest, num_bytes: int) -> list[int]:
     """The tokens that the model is to go on from, for a body of `num_bytes` bytes. Raises InvalidRequestError when there are none."""
-    text = await service.render(body.messages, body, num_bytes)
+    return await _encode(service, body, await service.render(body.messages, body, body.tool_use(), num_bytes))
+
+
+async def _encode(service: Service, body: ChatCompletionRequest, text: str) -> list[int]:
     (token_ids,) = await service.encode([text], body.add_special_tokens, "messages")
     return fit_prompt(token_ids, body, service.engine.max_model_len, body.token_limit(), "messages")

@@ -6,9 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from engine.chat.format import ChatFormat
+from engine.chat.plan import AnswerWishes
 from engine.errors import InvalidRequestError
+from engine.tool_calls.tools import ToolUse
 from server.protocol.body import RequestBody
 from server.protocol.sampling import SamplingBody
+from server.protocol.tools import ToolBody, ToolChoice, tool_use
 
 
 class ContentPart(BaseModel):
@@ -29,6 +33,7 @@ class FunctionCall(BaseModel):
 class ToolCall(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
+    id: str | None = None
     type: Literal["function"] = "function"
     function: FunctionCall
 
@@ -53,6 +58,7 @@ Messages = Annotated[list[Message], Field(min_length=1)]
 class TemplateBody(RequestBody):
     """The parameters that say how messages become a prompt."""
 
+    tools: list[ToolBody] = Field(default_factory=list)
     add_generation_prompt: bool | None = None  # None: unless the final message is continued
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -63,6 +69,14 @@ class TemplateBody(RequestBody):
         if taken := _RESERVED & value.keys():
             raise ValueError(f"must not set {min(taken)!r}, which is not the template's to choose")
         return value
+
+    def tool_use(self) -> ToolUse | None:
+        """What the answer may call; None for nothing. Raises InvalidRequestError, or ApiError for tools that are no functions."""
+        return tool_use(self.tools, None, parallel=True)
+
+    def template_variables(self, format: ChatFormat) -> dict[str, Any]:
+        """Variables for the template beside the messages. Raises InvalidRequestError for what the model has not."""
+        return self.chat_template_kwargs
 
     def opens_answer(self) -> bool:
         """Whether the prompt ends where an answer begins. Raises InvalidRequestError for a contradiction."""
@@ -81,8 +95,23 @@ class ChatCompletionRequest(SamplingBody, TemplateBody):
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
+    tool_choice: ToolChoice | None = None  # None: auto
+    parallel_tool_calls: bool = True
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
+    include_reasoning: bool = True
     safety_identifier: str | None = None
     add_special_tokens: bool = False  # templates write them out
+
+    def tool_use(self) -> ToolUse | None:
+        return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
+
+    def template_variables(self, format: ChatFormat) -> dict[str, Any]:
+        effort = self.reasoning_effort
+        return {**({} if effort is None else format.variables_of(effort)), **self.chat_template_kwargs}
+
+    def answer_wishes(self) -> AnswerWishes:
+        return AnswerWishes(self.opens_answer(), self.thinking_token_budget, self.include_reasoning)
 
     def token_limit(self) -> int | None:
         """max_tokens under either of its names. Raises InvalidRequestError when they differ."""

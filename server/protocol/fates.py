@@ -15,7 +15,6 @@ from server.protocol.fates_messages import COUNT_TOKENS, MESSAGES
 from server.protocol.fates_responses import RESPONSES
 
 _NO_GRAMMAR = "output cannot be constrained to a grammar yet"
-_NO_TOOLS = "tools are not implemented"
 _NO_AUDIO = "the model neither hears nor speaks"
 
 _SAMPLING = (
@@ -96,21 +95,26 @@ CHAT = _by_name(
         _refused("modalities", _NO_AUDIO, ["text"]),
         _refused("moderation", "there is no moderation"),
         _refused("web_search_options", "there is no web search"),
-        _refused("reasoning_effort", "the model does not reason apart from its answer", "none"),
+        _implemented(
+            "reasoning_effort",
+            "handed to the template, which may heed it; `none` turns reasoning off where the template can; others are refused unless the "
+            "model reasons",
+        ),
         _refused("verbosity", "the model has no such control", "medium"),
         _refused("response_format", _NO_GRAMMAR, {"type": "text"}),
-        _refused("tools", _NO_TOOLS, []),
-        _refused("tool_choice", _NO_TOOLS, "none", "auto"),
-        _refused("parallel_tool_calls", _NO_TOOLS, True, False),
-        _refused("functions", _NO_TOOLS, []),
-        _refused("function_call", _NO_TOOLS, "none", "auto"),
+        _implemented("tools", "functions, see [tools.md](tools.md); `custom` tools are refused"),
+        _implemented("tool_choice", "`none`, `auto`, `required`, a named function, `allowed_tools`"),
+        _implemented("parallel_tool_calls", "false: no more than one call"),
+        _refused("functions", "OpenAI replaced it: use `tools`", []),
+        _refused("function_call", "OpenAI replaced it: use `tool_choice`", "none", "auto"),
         _implemented("add_generation_prompt", "true unless `continue_final_message`", extra=True),
         _implemented("continue_final_message", "go on writing the last message", extra=True),
         _implemented("chat_template_kwargs", "variables for the chat template", extra=True),
         _refused("chat_template", "templates come from the model or from --chat-template", extra=True),
         _refused("documents", "the template is given no documents", [], extra=True),
         _refused("echo", "only completions echo their prompt", False, extra=True),
-        _refused("include_reasoning", "the model does not reason apart from its answer", True, extra=True),
+        _implemented("include_reasoning", "false: reasoning is generated and counted, but not sent", extra=True),
+        _implemented("thinking_token_budget", "tokens of reasoning after which its end is forced", extra=True),
     )
 )
 
@@ -136,7 +140,7 @@ TOKENIZE = _by_name(
         _implemented("chat_template_kwargs", extra=True),
         _implemented("return_token_strs", extra=True),
         _refused("chat_template", "templates come from the model or from --chat-template", extra=True),
-        _refused("tools", _NO_TOOLS, [], extra=True),
+        _implemented("tools", "as in chat completions", extra=True),
     )
 )
 

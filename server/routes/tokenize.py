@@ -21,7 +21,7 @@ async def tokenize(request: Request) -> Any:
     body = await body_of(request, TokenizeRequest, fates.TOKENIZE)
     service.resolve_model(body.model)
     if body.messages is not None:
-        text = await service.render(body.messages, body, record_of(request).body_size)
+        text = await service.render(body.messages, body, body.tool_use(), record_of(request).body_size)
         (tokens,) = await service.encode([text], bool(body.add_special_tokens), "messages")
     else:
         (tokens,) = await service.encode([body.prompt or ""], body.add_special_tokens is not False, "prompt")

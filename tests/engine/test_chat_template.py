@@ -76,15 +76,27 @@ def test_developer_is_system_unless_the_template_knows_it() -> None:
     assert ChatTemplate("{% if message.role == 'developer' %}{% endif %}").knows_developer
 
 
-def test_tool_calls_reach_the_template_with_arguments_as_objects_and_no_null_content() -> None:
+def test_tool_calls_have_no_null_content_and_their_answers_have_the_functions_name() -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     broken = {"id": "call_2", "type": "function", "function": {"name": "add", "arguments": '{"a": '}}
     plain = _plain(
         {"role": "assistant", "content": None, "tool_calls": [call, broken]}, {"role": "tool", "tool_call_id": "call_1", "content": "2"}
     )
     assert "content" not in plain[0]
-    assert [one["function"]["arguments"] for one in plain[0]["tool_calls"]] == [{"a": 1}, '{"a": ']
-    assert plain[1] == {"role": "tool", "tool_call_id": "call_1", "content": "2"}
+    assert [one["function"]["arguments"] for one in plain[0]["tool_calls"]] == ['{"a": 1}', '{"a": ']
+    assert plain[1] == {"role": "tool", "tool_call_id": "call_1", "content": "2", "name": "add"}
+
+
+def test_an_answer_to_a_call_that_was_not_made_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="no message before it calls a tool") as caught:
+        _plain({"role": "user", "content": "x"}, {"role": "tool", "tool_call_id": "call_1", "content": "2"})
+    assert caught.value.param == "messages.1.tool_call_id"
+
+
+def test_reasoning_reaches_a_template_under_the_name_that_it_knows() -> None:
+    reader = MessageReader(ChatTemplate("{{ messages[0].reasoning_content }}"), allow_unknown=False)
+    (plain,) = reader.read([Message.model_validate({"role": "assistant", "content": "x", "reasoning": "hm"})])
+    assert plain == {"role": "assistant", "content": "x", "reasoning_content": "hm"}
 
 
 def test_names_and_fields_that_only_the_template_knows_reach_it() -> None:

@@ -281,7 +281,7 @@ class TestMessages:
         messages = [
             {"role": "developer", "content": "Be brief."},
             {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": "there"}], "name": "Ann"},
-            {"role": "assistant", "content": "Hello"},
+            {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
             {"role": "tool", "tool_call_id": "call_1", "content": "5"},
             {"role": "user", "content": "Go on"},
         ]
@@ -293,8 +293,7 @@ class TestMessages:
         assert _chat(http, messages=messages, max_tokens=1)["usage"]["prompt_tokens"] == len(prompt)
 
     def test_what_the_template_cannot_render_is_a_400(self, http: httpx.Client) -> None:
-        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        messages = [*HELLO, {"role": "assistant", "content": None}]
         response = http.post("/v1/chat/completions", json={**GREEDY, "messages": messages})
         assert response.status_code == 400
         assert "template" in response.json()["error"]["message"]
