@@ -106,4 +106,6 @@ class BackgroundRuns:
 
 def background_record(record: RequestRecord) -> RequestRecord:
     """A record for work that goes on after its request has been answered."""
-    return RequestRecord(record.request_id, record.method, record.path, record.caller, body_size=record.body_size, hex=record.hex)
+    return RequestRecord(
+        record.request_id, record.method, record.path, record.caller, record.allowance, body_size=record.body_size, hex=record.hex
+    )

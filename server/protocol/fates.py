@@ -12,7 +12,7 @@ from server.protocol.fate import by_name as _by_name
 from server.protocol.fate import implemented as _implemented
 from server.protocol.fate import refused as _refused
 from server.protocol.fates_messages import COUNT_TOKENS, MESSAGES
-from server.protocol.fates_responses import RESPONSES
+from server.protocol.fates_responses import INPUT_TOKENS, RESPONSES
 
 _NO_GRAMMAR = "output cannot be constrained to a grammar yet"
 _NO_AUDIO = "the model neither hears nor speaks"
@@ -150,6 +150,7 @@ ENDPOINTS = {
     "POST /v1/chat/completions": CHAT,
     "POST /v1/completions": COMPLETIONS,
     "POST /v1/responses": RESPONSES,
+    "POST /v1/responses/input_tokens": INPUT_TOKENS,
     "POST /v1/messages": MESSAGES,
     "POST /v1/messages/count_tokens": COUNT_TOKENS,
     "POST /tokenize": TOKENIZE,

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from engine.errors import InvalidRequestError
+from server.protocol.body import RequestBody
 from server.protocol.response_items import AnyItem, MessageItem
 from server.protocol.translated import BodyPart, TranslatedBody
 
@@ -74,33 +75,42 @@ class ResponseStreamOptions(BodyPart):
     include_obfuscation: bool | None = None  # hides token lengths from eavesdroppers at OpenAI; no effect here
 
 
-class ResponsesRequest(TranslatedBody):
-    """The implemented parameters of a response."""
+class ResponseInput(RequestBody):
+    """What a prompt is made of, to be answered or to be counted."""
 
+    model: str | None = None
     input: str | list[AnyItem] = Field(default_factory=list)
     instructions: str | list[MessageItem] | None = None
     previous_response_id: str | None = None
-    store: bool = True
-    background: bool = False
-    metadata: Metadata = Field(default_factory=dict)
-    include: list[Include] = Field(default_factory=list)
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     text: TextSettings = Field(default_factory=TextSettings)
     reasoning: ReasoningSettings = Field(default_factory=ReasoningSettings)
     tools: list[FunctionTool] = Field(default_factory=list)
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedTools = "auto"
     parallel_tool_calls: bool = True
     truncation: Literal["auto", "disabled"] = "disabled"
+
+    def check(self) -> None:
+        """Raises InvalidRequestError for parameters that exclude each other, or that say nothing."""
+        if not self.input and self.previous_response_id is None:
+            raise InvalidRequestError("input is empty: there is nothing to respond to", param="input")
+
+
+class ResponsesRequest(ResponseInput, TranslatedBody):
+    """The implemented parameters of a response."""
+
+    store: bool = True
+    background: bool = False
+    metadata: Metadata = Field(default_factory=dict)
+    include: list[Include] = Field(default_factory=list)
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     stream_options: ResponseStreamOptions | None = None
     user: str | None = None
     safety_identifier: str | None = None
     stop: str | list[str] | None = None
 
     def check(self) -> None:
-        """Raises InvalidRequestError for parameters that exclude each other."""
-        if not self.input and self.previous_response_id is None:
-            raise InvalidRequestError("input is empty: there is nothing to respond to", param="input")
+        super().check()
         if self.stream_options is not None and not self.stream:
             raise InvalidRequestError("stream_options is only allowed when stream is true", param="stream_options")
         if self.background and not self.store:

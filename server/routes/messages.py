@@ -13,8 +13,8 @@ from server.record import record_of
 from server.render.messages import MessageAnswer
 from server.routes.generate import answer_waiting, body_of, documented, json_response, service_of, terms_of
 from server.sse import EventStream
-from server.translate.messages import NAMES, chat_fields, prompt_of
-from server.translate.parameters import chat_request, rename_with, renamed
+from server.translate.messages import translated
+from server.translate.parameters import renamed
 
 router = APIRouter(prefix="/v1/messages")
 
@@ -25,9 +25,7 @@ async def create_message(request: Request) -> Any:
     service, record = service_of(request), record_of(request)
     body = await body_of(request, MessagesRequest, MESSAGES)
     body.check()
-    prompt = prompt_of(body)
-    rename = rename_with(NAMES, prompt.origins)
-    chat_body = chat_request(chat_fields(body, prompt), rename)
+    chat_body, rename = await service.read(record.body_size, lambda: translated(body))
     message_id = f"msg_{record.hex}"
     with renamed(rename):
         chat = await begin_chat(service, record, chat_body, terms_of(request, chat_body), message_id)
@@ -43,8 +41,6 @@ async def count_tokens(request: Request) -> Any:
     service, record = service_of(request), record_of(request)
     body = await body_of(request, CountTokensRequest, COUNT_TOKENS)
     service.resolve_model(body.model)
-    prompt = prompt_of(body)
-    rename = rename_with(NAMES, prompt.origins)
-    chat_body = chat_request(prompt.fields, rename)
+    chat_body, rename = await service.read(record.body_size, lambda: translated(body))
     with renamed(rename):
         return json_response({"input_tokens": len(await chat_prompt(service, chat_body, record.body_size))})

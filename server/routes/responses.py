@@ -10,20 +10,20 @@ from fastapi import APIRouter, Query, Request
 
 from engine.errors import InvalidRequestError
 from server.background import BackgroundRun, BackgroundRuns, background_record
-from server.chat.preparation import begin_chat
+from server.chat.preparation import begin_chat, chat_prompt
 from server.chat.truncation import shortened
 from server.errors import ApiError
-from server.protocol.fates_responses import RESPONSES
-from server.protocol.responses import ResponsesRequest
+from server.protocol.chat import ChatCompletionRequest
+from server.protocol.fates_responses import INPUT_TOKENS, RESPONSES
+from server.protocol.responses import ResponseInput, ResponsesRequest
 from server.record import RequestRecord, record_of
 from server.render.response_object import new_response
 from server.response_run import ResponseRun, Shelf
 from server.response_store import ResponseStore, StoredResponse, no_such_response
 from server.routes.generate import answer_waiting, body_of, documented, json_response, owner_of, service_of, terms_of
 from server.sse import EventStream
-from server.translate.conversation import Conversation, conversation_for
-from server.translate.parameters import chat_request, rename_with, renamed
-from server.translate.responses import NAMES, chat_fields
+from server.translate.conversation import Conversation, items_for, translated
+from server.translate.parameters import renamed
 
 router = APIRouter(prefix="/v1/responses")
 
@@ -35,7 +35,7 @@ async def create_response(request: Request) -> Any:
     body = await body_of(request, ResponsesRequest, RESPONSES)
     body.check()
     owner, response_id = owner_of(request), f"resp_{record.hex}"
-    conversation = await conversation_for(body, _store(request), owner, record)
+    conversation = await _conversation(request, body)
     if not body.background:
         run = await _begin(request, body, conversation, owner, response_id, record)
         if body.stream:
@@ -53,8 +53,24 @@ async def create_response(request: Request) -> Any:
     return EventStream(background.frames(), service.config.sse_keepalive) if body.stream else queued
 
 
+@router.post("/input_tokens", response_model=None, openapi_extra=documented(ResponseInput))
+async def count_input_tokens(request: Request) -> Any:
+    """How many tokens an input is for the model."""
+    service, record = service_of(request), record_of(request)
+    body = await body_of(request, ResponseInput, INPUT_TOKENS)
+    body.check()
+    service.resolve_model(body.model)
+    conversation = await _conversation(request, body)
+    with renamed(conversation.rename):
+        chat_body = await _fitted(request, body, conversation.chat)
+        prompt = await chat_prompt(service, chat_body, record.body_size)
+    return json_response({"object": "response.input_tokens", "input_tokens": len(prompt)})
+
+
 @router.get("/{response_id}", response_model=None)
-async def get_response(request: Request, response_id: str, stream: bool = False, starting_after: int | None = None) -> Any:
+async def get_response(
+    request: Request, response_id: str, stream: bool = False, starting_after: Annotated[int | None, Query(ge=0)] = None
+) -> Any:
     """A stored response, as far as it has come; or, while that is kept, the events of one that was made in the background."""
     owner = owner_of(request)
     if stream:
@@ -120,15 +136,22 @@ async def _begin(
     request: Request, body: ResponsesRequest, conversation: Conversation, owner: str, response_id: str, record: RequestRecord
 ) -> ResponseRun:
     """Start the generation that answers, on behalf of `record`."""
-    rename = rename_with(NAMES, conversation.origins)
-    chat_body = chat_request(chat_fields(body, conversation.messages), rename)
-    with renamed(rename):
-        if body.truncation == "auto":
-            chat_body = await shortened(service_of(request), chat_body, record.body_size)
+    with renamed(conversation.rename):
+        chat_body = await _fitted(request, body, conversation.chat)
         chat = await begin_chat(service_of(request), record, chat_body, terms_of(request, chat_body), response_id)
     response = new_response(response_id, int(time.time()), chat.model, body, chat.params)
     shelf = Shelf(_store(request), owner, conversation.items, body.store)
     return ResponseRun(chat, response, shelf, record, body.wants_logprobs)
+
+
+async def _conversation(request: Request, body: ResponseInput) -> Conversation:
+    record = record_of(request)
+    items = await items_for(body, _store(request), owner_of(request), record)
+    return await service_of(request).read(record.body_size, lambda: translated(body, items, record.hex))
+
+
+async def _fitted(request: Request, body: ResponseInput, chat: ChatCompletionRequest) -> ChatCompletionRequest:
+    return await shortened(service_of(request), chat, record_of(request).body_size) if body.truncation == "auto" else chat
 
 
 async def _joined(steps: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:

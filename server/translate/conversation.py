@@ -10,11 +10,13 @@ from pydantic import TypeAdapter
 
 from engine.errors import InvalidRequestError
 from server.limits import MAX_MESSAGES
+from server.protocol.chat import ChatCompletionRequest
 from server.protocol.response_items import AnyItem, Item, ItemReference, MessageItem, ReasoningItem, RefusalPart, TextPart
-from server.protocol.responses import ResponsesRequest
+from server.protocol.responses import ResponseInput
 from server.record import RequestRecord
 from server.response_store import ResponseStore, StoredResponse
-from server.translate.responses import messages_of
+from server.translate.parameters import Rename, chat_request, rename_with
+from server.translate.responses import NAMES, chat_fields, messages_of
 
 _ITEMS = TypeAdapter(list[AnyItem])
 # Ids of items say which response they were stored with.
@@ -24,15 +26,23 @@ _MAX_REFERRED = 32  # responses whose items one request may refer to
 
 
 @dataclass(frozen=True)
+class Items:
+    """What a request says and refers to."""
+
+    earlier: list[dict[str, Any]]  # of the response that it continues, as they are stored
+    new: list[Item]
+
+
+@dataclass(frozen=True)
 class Conversation:
-    """A request's items, as they are stored and as chat messages."""
+    """A request's items as they are stored, and the chat completion that answers them."""
 
     items: list[dict[str, Any]]
-    messages: list[dict[str, Any]]
-    origins: list[str]  # where in the request each message came from
+    chat: ChatCompletionRequest
+    rename: Rename  # from names in the chat completion to the request's own
 
 
-async def conversation_for(body: ResponsesRequest, store: ResponseStore, owner: str, record: RequestRecord) -> Conversation:
+async def items_for(body: ResponseInput, store: ResponseStore, owner: str, record: RequestRecord) -> Items:
     """All that a request says and refers to. Raises InvalidRequestError for what is not stored, or no longer."""
     lookup = _Lookup(store, owner)
     earlier: list[dict[str, Any]] = []
@@ -47,9 +57,16 @@ async def conversation_for(body: ResponsesRequest, store: ResponseStore, owner: 
         message = f"the conversation has {len(earlier) + len(new)} items, but no more than {MAX_MESSAGES} are read"
         raise InvalidRequestError(message, param="input")
     record.body_size += lookup.num_bytes
-    messages = messages_of(body, _validated(earlier), new)
-    stored = [_stored_form(item, record.hex, index) for index, item in enumerate(new, len(earlier))]
-    return Conversation([*earlier, *stored], messages.messages, messages.origins)
+    return Items(earlier, new)
+
+
+def translated(body: ResponseInput, items: Items, response_hex: str) -> Conversation:
+    """A request as a chat completion. Raises ApiError 400 for what chat does not take."""
+    found = messages_of(body, _validated(items.earlier), items.new)
+    rename = rename_with(NAMES, found.origins)
+    chat = chat_request(chat_fields(body, found.messages), rename)
+    stored = [_stored_form(item, response_hex, index) for index, item in enumerate(items.new, len(items.earlier))]
+    return Conversation([*items.earlier, *stored], chat, rename)
 
 
 class _Lookup:

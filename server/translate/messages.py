@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.errors import InvalidRequestError
+from server.protocol.chat import ChatCompletionRequest
 from server.protocol.messages import (
     AnthropicMessage,
     AnthropicTool,
@@ -18,6 +19,7 @@ from server.protocol.messages import (
     ToolResultBlock,
     ToolUseBlock,
 )
+from server.translate.parameters import Rename, chat_request, rename_with
 
 # Chat's names of parameters to Anthropic's.
 NAMES = {
@@ -44,13 +46,26 @@ class Prompt:
     origins: list[str] = field(default_factory=list)  # where in the request each message came from
 
 
-def prompt_of(body: Prompting) -> Prompt:
-    """The parameters of a chat completion that make its prompt. Raises InvalidRequestError for blocks out of their place."""
+def translated(body: Prompting) -> tuple[ChatCompletionRequest, Rename]:
+    """The chat completion that answers a request, or that is only counted; and how its names are called in the request.
+
+    Raises InvalidRequestError or ApiError 400 for what cannot be.
+    """
+    prompt = _prompt(body)
+    rename = rename_with(NAMES, prompt.origins)
+    fields = {**prompt.fields, **(_sampling_fields(body) if isinstance(body, MessagesRequest) else {})}
+    return chat_request({name: value for name, value in fields.items() if value is not None}, rename), rename
+
+
+def _prompt(body: Prompting) -> Prompt:
     prompt = Prompt()
     if body.system:
         _add(prompt, {"role": "system", "content": _texts(body.system)}, "system")
-    for index, message in enumerate(body.messages):
-        _add_message(prompt, message, f"messages.{index}")
+    for index, turn in enumerate(body.messages):
+        _add_message(prompt, turn, f"messages.{index}")
+    for message in prompt.messages:
+        if "tool_calls" in message and not message["content"]:
+            message["content"] = None  # some templates show an empty text, where they would show nothing
     prompt.fields = {"messages": prompt.messages, **_thinking(body)}
     if not any(message["role"] != "system" for message in prompt.messages):
         raise InvalidRequestError("messages say nothing: there is nothing to answer", param="messages")
@@ -67,11 +82,9 @@ def prompt_of(body: Prompting) -> Prompt:
     return prompt
 
 
-def chat_fields(body: MessagesRequest, prompt: Prompt) -> dict[str, Any]:
-    """The body of the chat completion that answers."""
+def _sampling_fields(body: MessagesRequest) -> dict[str, Any]:
     fields: dict[str, Any] = {
         **body.passed_on(),
-        **prompt.fields,
         "max_tokens": body.max_tokens,
         "stop": body.stop_sequences or None,
         "user": body.metadata.user_id,
@@ -83,7 +96,7 @@ def chat_fields(body: MessagesRequest, prompt: Prompt) -> dict[str, Any]:
         fields["thinking_token_budget"] = body.thinking.budget_tokens
     if body.thinking is not None and body.thinking.display == "omitted":
         fields["include_reasoning"] = False
-    return {name: value for name, value in fields.items() if value is not None}
+    return fields
 
 
 def _thinking(body: Prompting) -> dict[str, Any]:
@@ -99,6 +112,7 @@ def _add_message(prompt: Prompt, message: AnthropicMessage, where: str) -> None:
         _add(prompt, {"role": message.role, "content": _texts(message.content)}, where)
         return
     chat: dict[str, Any] = {"role": message.role, "content": []}
+    thoughts: list[str] = []
     for index, block in enumerate(message.content):
         place = f"{where}.content.{index}"
         if not isinstance(block, _BLOCKS[message.role]):
@@ -107,15 +121,15 @@ def _add_message(prompt: Prompt, message: AnthropicMessage, where: str) -> None:
             case TextBlock():
                 chat["content"].append(_text(block.text))
             case ThinkingBlock():
-                chat["reasoning_content"] = chat.get("reasoning_content", "") + block.thinking
+                thoughts.append(block.thinking)
             case ToolUseBlock():
                 chat.setdefault("tool_calls", []).append(
                     {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
                 )
             case ToolResultBlock():
                 _add(prompt, _tool_message(block), where)
-    if "tool_calls" in chat and not chat["content"]:
-        chat["content"] = None  # some templates show an empty text, where they would show nothing
+    if thoughts:
+        chat["reasoning_content"] = "".join(thoughts)
     if chat["content"] or message.role == "assistant":
         _add(prompt, chat, where)
 
@@ -124,8 +138,8 @@ def _add(prompt: Prompt, message: dict[str, Any], origin: str) -> None:
     """Messages of one role that follow each other are one turn, as at Anthropic."""
     last = prompt.messages[-1] if prompt.messages else {}
     if message["role"] == last.get("role") != "tool" and "tool_calls" not in last:
-        content = [*last["content"], *(message["content"] or ())]
-        last |= {**message, "content": content or None}
+        last["content"] += message["content"]
+        last |= {**message, "content": last["content"]}
     else:
         prompt.messages.append(message)
         prompt.origins.append(origin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from server.protocol.response_items import (
@@ -15,7 +16,7 @@ from server.protocol.response_items import (
     ReasoningItem,
     RefusalPart,
 )
-from server.protocol.responses import AllowedTools, FunctionChoice, ResponsesRequest, TextFormat
+from server.protocol.responses import AllowedTools, FunctionChoice, ResponseInput, ResponsesRequest, TextFormat
 
 # Chat's names of parameters to those of responses.
 NAMES = {
@@ -41,7 +42,7 @@ class Messages:
         self.origins.append(origin)
 
 
-def messages_of(body: ResponsesRequest, earlier: Sequence[Item], new: Sequence[Item]) -> Messages:
+def messages_of(body: ResponseInput, earlier: Sequence[Item], new: Sequence[Item]) -> Messages:
     """The messages of a request: its instructions, the items of the response that it continues, and its own."""
     found = Messages()
     if isinstance(body.instructions, str):
@@ -54,21 +55,15 @@ def messages_of(body: ResponsesRequest, earlier: Sequence[Item], new: Sequence[I
     return found
 
 
-def chat_fields(body: ResponsesRequest, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """The body of the chat completion that answers."""
+def chat_fields(body: ResponseInput, messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """The parameters of the chat completion that answers a request, or that is only counted."""
     fields: dict[str, Any] = {
-        **body.passed_on(),
+        "model": body.model,
         "messages": messages,
-        "max_tokens": body.max_output_tokens,
-        "user": body.user,
-        "safety_identifier": body.safety_identifier,
-        "stop": body.stop,
         "reasoning_effort": body.reasoning.effort,
         "verbosity": body.text.verbosity,
         "response_format": _response_format(body.text.format),
     }
-    if body.wants_logprobs:
-        fields |= {"logprobs": True, "top_logprobs": body.top_logprobs}
     if body.tools:
         fields |= {
             "tools": [_chat_tool(tool.model_dump(exclude_none=True, exclude={"type", "defer_loading"})) for tool in body.tools],
@@ -77,7 +72,22 @@ def chat_fields(body: ResponsesRequest, messages: list[dict[str, Any]]) -> dict[
         }
     elif body.tool_choice != "auto":
         fields["tool_choice"] = _tool_choice(body.tool_choice)
+    if isinstance(body, ResponsesRequest):
+        fields |= _sampling_fields(body)
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _sampling_fields(body: ResponsesRequest) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        **body.passed_on(),
+        "max_tokens": body.max_output_tokens,
+        "user": body.user,
+        "safety_identifier": body.safety_identifier,
+        "stop": body.stop,
+    }
+    if body.wants_logprobs:
+        fields |= {"logprobs": True, "top_logprobs": body.top_logprobs}
+    return fields
 
 
 def _add_items(found: Messages, items: Sequence[Item], origins: Sequence[str]) -> None:
@@ -95,6 +105,9 @@ def _add_items(found: Messages, items: Sequence[Item], origins: Sequence[str]) -
                 assistant = {"role": "assistant", "content": None}
                 found.add(assistant, origin)
             _add_to_assistant(assistant, item)
+    for message in found.messages:
+        if isinstance(thoughts := message.get("reasoning_content"), list):
+            message["reasoning_content"] = "".join(thoughts)
 
 
 def _begins_anew(assistant: dict[str, Any], item: Item) -> bool:
@@ -111,17 +124,16 @@ def _add_to_assistant(assistant: dict[str, Any], item: Item) -> None:
             call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
             assistant.setdefault("tool_calls", []).append(call)
         case ReasoningItem():
-            text = "".join(part.text for part in item.content or item.summary)
-            if text:
-                assistant["reasoning_content"] = assistant.get("reasoning_content", "") + text
+            assistant.setdefault("reasoning_content", []).extend(part.text for part in item.content or item.summary)
 
 
 def _join_opening(found: Messages) -> None:
     """Make one message of all system messages at the start: many templates take no second one."""
-    opening = found.messages[0] if found.messages else {}
-    while len(found.messages) > 1 and all(message["role"] in ("system", "developer") for message in found.messages[:2]):
-        opening["content"] = [*_as_parts(opening["content"]), *_as_parts(found.messages[1]["content"])]
-        del found.messages[1], found.origins[1]
+    opening = list(takewhile(lambda message: message["role"] in ("system", "developer"), found.messages))
+    if len(opening) > 1:
+        parts = [part for message in opening for part in _as_parts(message["content"])]
+        found.messages[: len(opening)] = [{**opening[0], "content": parts}]
+        del found.origins[1 : len(opening)]
 
 
 def _content(content: Parts) -> str | list[dict[str, Any]]:

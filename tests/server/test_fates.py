@@ -11,7 +11,7 @@ from anthropic.types import MessageCountTokensParams, message_create_params
 from openai.types import completion_create_params
 from openai.types.chat import chat_completion_stream_options_param
 from openai.types.chat import completion_create_params as chat_completion_create_params
-from openai.types.responses import response_create_params
+from openai.types.responses import InputTokenCountParams, response_create_params
 
 from server.errors import ApiError
 from server.protocol import fates
@@ -20,9 +20,9 @@ from server.protocol.chat import ChatCompletionRequest
 from server.protocol.completions import CompletionRequest
 from server.protocol.fate import Fate, Parameter, sort_parameters
 from server.protocol.fates_messages import COUNT_TOKENS, MESSAGES
-from server.protocol.fates_responses import RESPONSES
+from server.protocol.fates_responses import INPUT_TOKENS, RESPONSES
 from server.protocol.messages import CountTokensRequest, MessagesRequest
-from server.protocol.responses import ResponsesRequest
+from server.protocol.responses import ResponseInput, ResponsesRequest
 from server.protocol.sampling import StreamOptions
 from server.protocol.tokenization import DetokenizeRequest, TokenizeRequest
 
@@ -30,6 +30,7 @@ MODELS = [
     (fates.CHAT, ChatCompletionRequest),
     (fates.COMPLETIONS, CompletionRequest),
     (RESPONSES, ResponsesRequest),
+    (INPUT_TOKENS, ResponseInput),
     (MESSAGES, MessagesRequest),
     (COUNT_TOKENS, CountTokensRequest),
     (fates.TOKENIZE, TokenizeRequest),
@@ -62,6 +63,7 @@ def test_every_parameter_of_the_sdk_has_a_fate(module: Any, table: dict[str, Par
 
 def test_every_parameter_of_counting_tokens_has_a_fate() -> None:
     assert set(COUNT_TOKENS) == set(typing.get_type_hints(MessageCountTokensParams))
+    assert set(INPUT_TOKENS) == set(typing.get_type_hints(InputTokenCountParams))
 
 
 def test_every_stream_option_of_the_sdk_is_known() -> None:

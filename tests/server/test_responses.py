@@ -97,6 +97,13 @@ class TestWhole:
         assert response.usage is not None
         assert 800 < response.usage.input_tokens <= 1020
 
+    def test_its_input_can_be_counted_beforehand(self, client: openai.OpenAI, whole: Response) -> None:
+        counted = client.responses.input_tokens.count(model=MODEL, input=GREEDY["input"])
+        assert whole.usage is not None
+        assert counted.input_tokens == whole.usage.input_tokens
+        chained = client.responses.input_tokens.count(model=MODEL, input="Go on.", previous_response_id=whole.id)
+        assert chained.input_tokens > whole.usage.total_tokens
+
     async def test_the_async_client_gets_the_same(self, server: RunningServer, whole: Response) -> None:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
             assert _output(await client.responses.create(**GREEDY)) == _output(whole)
@@ -286,6 +293,7 @@ class TestBackground:
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
         ({"metadata": {str(index): "" for index in range(17)}}, "metadata"),
         ({"conversation": "conv_1"}, "conversation"),
+        ({"previous_response_id": "resp_\u0000"}, "previous_response_id"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"n": 2}, "n"),
     ],
@@ -297,7 +305,7 @@ def test_a_bad_parameter_is_a_400_that_names_it(http: httpx.Client, body: dict[s
     assert set(error) == {"message", "type", "param", "code"}
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=x", "order=up", "after=nothing"])
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "order=up", "after=nothing", "after=%00%ff"])
 def test_a_bad_parameter_in_the_address_is_a_400_that_names_it(http: httpx.Client, whole: Response, query: str) -> None:
     answer = http.get(f"/v1/responses/{whole.id}/input_items?{query}", headers={"authorization": "Bearer none"})
     assert _error(answer, 400)["param"] == query.partition("=")[0]
