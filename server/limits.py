@@ -26,9 +26,11 @@ _FLAT = {"prompt": MAX_TOKEN_IDS, "tokens": MAX_TOKEN_IDS, "allowed_token_ids": 
 _LISTS = {
     **_FLAT,
     "messages": MAX_MESSAGES,
+    "input": MAX_MESSAGES,
     "tools": MAX_TOOLS,
     "functions": MAX_TOOLS,
     "stop": MAX_STOP_STRINGS,
+    "stop_sequences": MAX_STOP_STRINGS,
     "stop_token_ids": MAX_STOP_TOKEN_IDS,
 }
 

@@ -1,4 +1,4 @@
-"""Some five hundred malformed and hostile requests: each is refused with OpenAI's error object, at once, and disturbs nobody."""
+"""Some seven hundred malformed and hostile requests: each is refused with OpenAI's error object, at once, and disturbs nobody."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import api_attacks
 import body_attacks
 import http_attacks
 import httpx
@@ -35,6 +36,8 @@ CATEGORIES: dict[str, Callable[[], list[Attack]]] = {
     "prompts": parameter_attacks.prompts,
     "templates": parameter_attacks.templates,
     "structures": parameter_attacks.structures,
+    "responses": api_attacks.responses,
+    "messages": api_attacks.messages,
     "wrong doors": parameter_attacks.paths,
 }
 
@@ -46,7 +49,7 @@ _STREAM = {"prompt": "Once upon a time", "max_tokens": 48, "ignore_eos": True, "
 
 def test_there_are_more_than_three_hundred_of_them() -> None:
     attacks = [attack for made in CATEGORIES.values() for attack in made()]
-    assert len({attack.data for attack in attacks}) > 400
+    assert len({attack.data for attack in attacks}) > 600
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
@@ -98,7 +101,8 @@ def _problem(attack: Attack, answer: bytes) -> str | None:
     if attack.data.startswith(b"HEAD"):
         return None
     error = json.loads(rest[: rest.rindex(b"}") + 1].split(b"HTTP/1.1 ", 1)[0])["error"]
-    if set(error) != {"message", "type", "param", "code"} or not isinstance(error["message"], str):
+    # /v1/messages answers in Anthropic's shape.
+    if set(error) not in ({"message", "type", "param", "code"}, {"message", "type"}) or not isinstance(error["message"], str):
         return f"no error object: {rest[:200]!r}"
     if len(error["message"]) > 1500:
         return f"an error of {len(error['message'])} characters"
