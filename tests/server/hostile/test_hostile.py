@@ -1,4 +1,4 @@
-"""Some seven hundred malformed and hostile requests: each is refused with OpenAI's error object, at once, and disturbs nobody."""
+"""Eleven hundred malformed and hostile requests: each is refused with OpenAI's error object, at once, and disturbs nobody."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _STREAM = {"prompt": "Once upon a time", "max_tokens": 48, "ignore_eos": True, "
 
 def test_there_are_more_than_three_hundred_of_them() -> None:
     attacks = [attack for made in CATEGORIES.values() for attack in made()]
-    assert len({attack.data for attack in attacks}) > 600
+    assert len({attack.data for attack in attacks}) > 1000
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
