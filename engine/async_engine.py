@@ -6,29 +6,38 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 from engine.admission import Admission
 from engine.config import EngineConfig
-from engine.errors import ConfigError, EngineDeadError, InvalidRequestError, ModelLoadError, OctavoError, RequestTimeoutError
+from engine.errors import (
+    ConfigError,
+    DiskFullError,
+    EngineDeadError,
+    InvalidRequestError,
+    ModelLoadError,
+    OctavoError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
 from engine.grammar.compiler import GrammarCompiler
 from engine.loader.source import resolve_model
 from engine.messages import AbortRequests, AddRequest, Call, CallResult, EngineFailed, EngineReady, SequenceOutput, StepOutputs
 from engine.model_config import resolve_max_model_len
-from engine.output_processor import OutputProcessor, merge
-from engine.outputs import RequestOutput
-from engine.process import EngineProcess
+from engine.output_processor import OutputProcessor
+from engine.process import EngineProcess, socket_directory
 from engine.request_builder import RequestBuilder
+from engine.request_stream import RequestStream
 from engine.sampling_params import SamplingParams
 from engine.stats import EngineStats
+from engine.suspects import Suspects
+from engine.watchdog import Watchdog
 
 logger = logging.getLogger("octavo.engine")
 
-MAX_DEATHS_WITHOUT_PROGRESS = (
-    3  # a request under way in so many deaths of the engine, without a token between them, is taken for their cause
-)
-MAX_FAILED_STARTS = 3
+MAX_FAILED_STARTS = 3  # in a row, after the engine has served once; the first start of all must succeed
 
 
 class AsyncLLMEngine:
@@ -39,13 +48,14 @@ class AsyncLLMEngine:
         async for output in engine.generate(engine.tokenizer.encode("Once upon a time"), SamplingParams(max_tokens=32), "my-request"):
             print(output.outputs[0].text, end="")
 
-    When the engine process dies, a new one is started and running requests go on from the tokens that they have. Raises ConfigError or
-    ModelLoadError when the settings cannot work.
+    When the engine process dies, or hangs, a new one is started and running requests go on from the tokens that they have. Raises
+    ConfigError or ModelLoadError when the settings cannot work, and DiskFullError when the engine's sockets have no place.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self._process = EngineProcess(config)  # first: it imports PyTorch while this process reads the tokenizer
+        self._directory = socket_directory()
+        self._process = EngineProcess(config, self._directory.name)  # first: it imports PyTorch while this process reads the tokenizer
         try:
             self.source = resolve_model(config.model, config.revision, config.load_format, config.seed)
             self.model_config = self.source.config()
@@ -53,6 +63,7 @@ class AsyncLLMEngine:
             self.tokenizer = self.source.tokenizer()
         except BaseException:
             self._process.stop(patience=0.0)
+            self._directory.cleanup()
             raise
         self.stats = EngineStats()
         self.num_restarts = 0
@@ -63,6 +74,8 @@ class AsyncLLMEngine:
         )
         self._admission = Admission(config.max_waiting_requests, config.max_waiting_tokens)
         self._streams: dict[str, RequestStream] = {}  # by the engine's id of each sequence
+        self._suspects = Suspects()
+        self._watchdog = Watchdog(config.step_timeout, busy=self._is_busy, bite=self._end_hung_step)
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
         self._ready = asyncio.Event()
@@ -126,8 +139,8 @@ class AsyncLLMEngine:
         for sequence in sequences:
             assert sequence.request_id not in self._streams, f"request id {request_id!r} is in use"
             self._streams[sequence.request_id] = stream
-            if self._ready.is_set():
-                self._process.send(AddRequest(sequence))
+        if self._ready.is_set() and not self._suspects.hold(stream):
+            self._submit([stream])
         return stream
 
     async def call(self, method: str) -> Any:
@@ -177,15 +190,19 @@ class AsyncLLMEngine:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.to_thread(self._process.stop, patience)
+        self._directory.cleanup()
 
     # -- the engine process ----------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        watchdog = asyncio.create_task(self._watchdog.watch())
         try:
             await self._tend()
         except Exception as error:
             logger.exception("the engine's face in this process failed")
             self._give_up(None, f"internal error: {error}")
+        finally:
+            watchdog.cancel()
 
     async def _tend(self) -> None:
         """Read the engine's messages; when it dies, start another and hand it the running requests."""
@@ -195,6 +212,8 @@ class AsyncLLMEngine:
             async for message in self._process.messages():
                 match message:
                     case StepOutputs(outputs, stats):
+                        if stats.steps_total != self.stats.steps_total:
+                            self._watchdog.pet()
                         self.stats = stats
                         for output in outputs:
                             self._deliver(output)
@@ -208,16 +227,24 @@ class AsyncLLMEngine:
             was_ready = self._ready.is_set()
             self._ready.clear()
             failed_starts += not was_ready
-            reason = failure.message if failure is not None else "the engine process ended without a word"
+            reason = failure.message if failure is not None else self._process.killed_because or "the engine process ended without a word"
             if failed_starts and (self.num_restarts == 0 or failed_starts >= MAX_FAILED_STARTS):
                 self._give_up(failure, reason)
                 return
             self.num_restarts += 1
             logger.error("%s: starting it again, %d sequences go on from where they are", reason, len(self._streams))
             self._fail_calls(reason)
-            self._drop_poisonous()
+            if was_ready:
+                self._drop_cause()
             await asyncio.to_thread(self._process.stop)
-            self._process = EngineProcess(self.config)
+            await asyncio.sleep(failed_starts)  # what kept it from starting may pass
+            self._process = EngineProcess(self.config, self._directory.name)
+
+    def _is_busy(self) -> bool:
+        return self._ready.is_set() and bool(self._streams) and not self._asleep
+
+    def _end_hung_step(self) -> None:
+        self._process.kill(f"the engine had work and finished no step in {self.config.step_timeout:g} s (--step-timeout)")
 
     def _on_ready(self, ready: EngineReady) -> None:
         num_tokens = ready.num_blocks * ready.block_size
@@ -238,14 +265,24 @@ class AsyncLLMEngine:
         self._refuse_wide_searches()
         if self._asleep:
             self._process.send(Call(next(self._call_ids), "sleep"))  # its predecessor died asleep
-        # Requests that came while it loaded, or that its predecessor was working on.
-        for sequence_id, stream in self._streams.items():
-            self._process.send(AddRequest(stream.processor.resumed(sequence_id)))
+        self._watchdog.pet()
         self._ready.set()
+        # Requests that came while it loaded, or that its predecessor was working on.
+        self._submit(self._suspects.sort(self._under_way()))
+
+    def _submit(self, streams: Iterable[RequestStream]) -> None:
+        """Hand requests to the engine, as they are by now."""
+        for stream in streams:
+            for sequence_id in stream.processor.unfinished_ids:
+                self._process.send(AddRequest(stream.processor.resumed(sequence_id)))
+
+    def _under_way(self) -> list[RequestStream]:
+        """Every unfinished request once, in the order of arrival."""
+        return list(dict.fromkeys(self._streams.values()))
 
     def _refuse_wide_searches(self) -> None:
         """Beam searches that came before the size of the pool was known, and cannot fit it."""
-        for stream in set(self._streams.values()):
+        for stream in self._under_way():
             request = stream.processor.resumed(stream.processor.unfinished_ids[0])
             try:
                 if request.params.use_beam_search:
@@ -255,19 +292,18 @@ class AsyncLLMEngine:
                 stream.fail(refusal)
 
     def _give_up(self, failure: EngineFailed | None, reason: str) -> None:
-        kinds: dict[str, type[OctavoError]] = {"ConfigError": ConfigError, "ModelLoadError": ModelLoadError}
+        kinds = {kind.__name__: kind for kind in (ConfigError, ModelLoadError, DiskFullError)}
         self._failure = kinds.get(failure.kind if failure else "", EngineDeadError)(reason)
         self._fail_calls(reason)
         self._fail_all(self._failure)
 
-    def _drop_poisonous(self) -> None:
-        """End requests that were under way in several deaths and gained no token between them: they may be the cause."""
-        for stream in set(self._streams.values()):
-            stream.deaths_without_progress += 1
-            if stream.deaths_without_progress >= MAX_DEATHS_WITHOUT_PROGRESS:
-                logger.error("request %s was under way each time the engine died: giving it up", stream.processor.request_id)
-                self._forget(stream)
-                stream.fail(EngineDeadError("the engine died each time it worked on this request"))
+    def _drop_cause(self) -> None:
+        """Count a death of the engine; end the request that has caused it, where that is known."""
+        cause = self._suspects.after_death(self._under_way())
+        if cause is not None:
+            logger.error("request %s was on trial when the engine died again: giving it up", cause.processor.request_id)
+            self._forget(cause)
+            cause.fail(RequestFailedError("the engine died each time it worked on this request"))
 
     # -- requests --------------------------------------------------------------------------------------------------------------------
 
@@ -275,7 +311,6 @@ class AsyncLLMEngine:
         stream = self._streams.get(output.request_id)
         if stream is None:
             return  # aborted, while this was on its way
-        stream.deaths_without_progress = 0
         try:
             new, stopped = stream.processor.process(output)
         except Exception as error:
@@ -291,6 +326,7 @@ class AsyncLLMEngine:
             self._stream_ended.set()
         if output.new_token_ids or output.finish_reason is not None:
             self._admission.leave(stream.processor.request_id)
+            self._submit(self._suspects.acquit(stream))
         if new is not None:
             stream.put(new)
 
@@ -311,10 +347,12 @@ class AsyncLLMEngine:
     def _forget(self, stream: RequestStream) -> list[str]:
         self._stream_ended.set()
         self._admission.leave(stream.processor.request_id)
-        return [sequence_id for sequence_id in stream.processor.unfinished_ids if self._streams.pop(sequence_id, None) is not None]
+        unfinished = [sequence_id for sequence_id in stream.processor.unfinished_ids if self._streams.pop(sequence_id, None) is not None]
+        self._submit(self._suspects.acquit(stream))
+        return unfinished
 
     def _fail_all(self, error: OctavoError) -> None:
-        for stream in set(self._streams.values()):
+        for stream in self._under_way():
             self._admission.leave(stream.processor.request_id)
             stream.fail(error)
         self._streams.clear()
@@ -332,61 +370,3 @@ class AsyncLLMEngine:
     def _fail_calls(self, reason: str) -> None:
         for call_id in list(self._calls):
             self._finish_call(call_id, None, reason)
-
-
-class RequestStream:
-    """A request's outputs as they come. What a slow reader has not taken is merged into one, so nothing piles up.
-
-    Leaving before the end: call `abort`, or `aclose`. Iterating raises EngineDeadError when the request cannot go on, and
-    RequestTimeoutError when it took too long.
-    """
-
-    def __init__(self, processor: OutputProcessor, abort: Any) -> None:
-        self.processor = processor
-        self.deaths_without_progress = 0
-        self.timer: asyncio.TimerHandle | None = None  # of its deadline
-        self._abort = abort
-        self._pending: RequestOutput | None = None
-        self._error: OctavoError | None = None
-        self._done = False
-        self._news = asyncio.Event()
-
-    def put(self, output: RequestOutput) -> None:
-        self._pending = output if self._pending is None else merge(self._pending, output)
-        if output.finished:
-            self._cancel_timer()
-        self._news.set()
-
-    def fail(self, error: OctavoError) -> None:
-        self._error = error
-        self._cancel_timer()
-        self._news.set()
-
-    def __aiter__(self) -> RequestStream:
-        return self
-
-    async def __anext__(self) -> RequestOutput:
-        if self._done:
-            raise StopAsyncIteration
-        while self._pending is None:
-            if self._error is not None:
-                self._done = True
-                raise self._error
-            self._news.clear()
-            await self._news.wait()
-        output, self._pending = self._pending, None
-        self._done = output.finished
-        return output
-
-    def abort(self) -> None:
-        """Stop the work; harmless when it has ended."""
-        self._done = True
-        self._cancel_timer()
-        self._abort(self)
-
-    async def aclose(self) -> None:
-        self.abort()
-
-    def _cancel_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()

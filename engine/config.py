@@ -103,6 +103,10 @@ class EngineConfig:
         "auto", "how the model marks its reasoning; auto: as its chat template shows; none: it is content"
     )
 
+    step_timeout: float = _setting(
+        300.0, "seconds in which an engine that has work must finish a step; one that does not hangs, and is killed and started again"
+    )
+
     seed: int = _setting(0, "seeds dummy weights, and the draws of requests that bring no seed of their own when not 0")
 
     def __post_init__(self) -> None:
@@ -126,6 +130,8 @@ class EngineConfig:
         _at_least("kv_cache_memory", self.kv_cache_memory, 1)
         _at_least("swap_space", self.swap_space, 0)
         _at_least("num_gpu_blocks_override", self.num_gpu_blocks_override, 1)
+        if not 0.0 < self.step_timeout < float("inf"):
+            raise ConfigError(f"step_timeout must be a number of seconds above 0, but is {self.step_timeout}")
         if self.block_size < 1 or self.block_size & (self.block_size - 1) or self.block_size > 256:
             raise ConfigError(f"block_size must be a power of two up to 256, but is {self.block_size}")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:

@@ -1,15 +1,17 @@
 """The engine's own process: an EngineCore between two sockets.
 
 Started by `EngineProcess` (engine/process.py) with its settings on standard input. That stays open as long as the parent lives: its end
-is the sign to leave, however the parent died.
+is the sign to leave at once, however the parent died and whatever this process does at that moment.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -17,7 +19,7 @@ import msgspec
 import zmq
 
 from engine.config import EngineConfig
-from engine.errors import OctavoError
+from engine.errors import OctavoError, is_disk_full
 from engine.messages import (
     AbortRequests,
     AddRequest,
@@ -51,6 +53,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
+    threading.Thread(target=_leave_with_parent, args=(launch.directory,), name="parent-watch", daemon=True).start()
     link = _Link(launch)
     try:
         _serve(EngineConfig(**launch.config), link)
@@ -59,10 +62,21 @@ def main() -> None:
         sys.exit(2)
     except Exception as error:
         logger.exception("the engine failed")
-        link.send(EngineFailed(type(error).__name__, f"the engine failed: {error}"))
+        link.send(EngineFailed("DiskFullError" if is_disk_full(error) else type(error).__name__, f"the engine failed: {error}"))
         sys.exit(1)
     finally:
         link.close()
+
+
+def _leave_with_parent(directory: str) -> None:
+    """Waits for the end of standard input, then ends this process, and removes what its parent cannot any more.
+
+    Nobody would take a result, and a step may take long, or hang: so it is not waited for.
+    """
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    shutil.rmtree(directory, ignore_errors=True)
+    os._exit(1)
 
 
 def _serve(config: EngineConfig, link: _Link) -> None:
@@ -89,11 +103,9 @@ def _serve(config: EngineConfig, link: _Link) -> None:
 
 
 class _Link:
-    """The two sockets, and the parent's end of standard input."""
+    """The two sockets."""
 
     def __init__(self, launch: Launch) -> None:
-        self._directory = launch.directory
-        self._orphaned = False
         self._context = zmq.Context()
         self._requests = self._context.socket(zmq.PULL)
         self._outputs = self._context.socket(zmq.PUSH)
@@ -103,19 +115,14 @@ class _Link:
         self._outputs.connect(launch.outputs_address)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
-        self._poller = zmq.Poller()
-        self._poller.register(self._requests, zmq.POLLIN)
-        self._poller.register(sys.stdin.fileno(), zmq.POLLIN)
 
     def send(self, message: FromEngine) -> None:
         self._outputs.send(self._encoder.encode(message))
 
     def take_messages(self, core: Any, wait: bool) -> bool:
         """Apply all messages that are there; with `wait`, sleep until there is one. False: it is time to leave."""
-        ready = dict(self._poller.poll(None if wait else 0))
-        if sys.stdin.fileno() in ready:
-            self._orphaned = True
-            return False
+        if wait:
+            self._requests.poll()
         while True:
             try:
                 message = self._decoder.decode(self._requests.recv(zmq.NOBLOCK))
@@ -136,8 +143,6 @@ class _Link:
         self._outputs.close(linger=1000)  # milliseconds in which the last message may still go out
         self._requests.close(linger=0)
         self._context.term()
-        if self._orphaned:
-            shutil.rmtree(self._directory, ignore_errors=True)
 
     @staticmethod
     def _call(core: Any, call: Call) -> CallResult:

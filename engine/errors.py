@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class OctavoError(Exception):
     """The root of all errors that are meant to be read by a user."""
@@ -37,3 +39,15 @@ class RequestTimeoutError(OctavoError):
 
 class EngineDeadError(OctavoError):
     """The engine process ended and could not be brought back."""
+
+
+class RequestFailedError(OctavoError):
+    """A request that ends the engine whenever it is worked on. The others go on."""
+
+
+class DiskFullError(OctavoError):
+    """There is no room for what must be written."""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

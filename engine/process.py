@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,16 +18,30 @@ import zmq.asyncio
 
 from engine.config import EngineConfig
 from engine.engine_process import Launch
+from engine.errors import DiskFullError
 from engine.messages import FromEngine, Shutdown, ToEngine
 
 AnySocket = TypeVar("AnySocket", bound="zmq.Socket[bytes] | zmq.asyncio.Socket")
 
 
-class EngineProcess:
-    """One run of the engine. It begins to load at once; the sockets lie in a directory that only this user may enter."""
+def socket_directory() -> tempfile.TemporaryDirectory[str]:
+    """A directory for the sockets of one engine after the other, which only this user may enter.
 
-    def __init__(self, config: EngineConfig) -> None:
-        self._directory = tempfile.mkdtemp(prefix="octavo-")  # mode 0700
+    Made once: a disk that fills up later does not keep a dead engine from being replaced. Raises DiskFullError.
+    """
+    try:
+        return tempfile.TemporaryDirectory(prefix="octavo-", ignore_cleanup_errors=True)  # mode 0700
+    except OSError as error:
+        message = f"cannot make a directory for sockets: {error.strerror or error}: free some space, or set TMPDIR to a place that has some"
+        raise DiskFullError(message) from error
+
+
+class EngineProcess:
+    """One run of the engine. It begins to load at once."""
+
+    def __init__(self, config: EngineConfig, directory: str) -> None:
+        self._directory = directory
+        self.killed_because = ""
         launch = Launch(
             config=dataclasses.asdict(config),
             directory=self._directory,
@@ -84,8 +97,13 @@ class EngineProcess:
         finally:
             end.cancel()
 
+    def kill(self, reason: str) -> None:
+        """End the process at once, whatever it does."""
+        self.killed_because = reason
+        self._process.kill()
+
     def stop(self, patience: float = 2.0) -> None:
-        """End the process, by force if it does not leave by itself within `patience` seconds, and remove the sockets."""
+        """End the process, by force if it does not leave by itself within `patience` seconds, and close the sockets."""
         if self._process.poll() is None:
             self.send(Shutdown())
             try:
@@ -98,7 +116,6 @@ class EngineProcess:
         self._requests.close(linger=0)
         self._outputs.close(linger=0)
         self._context.term()
-        shutil.rmtree(self._directory, ignore_errors=True)
 
     @staticmethod
     def _bind(socket: AnySocket, address: str) -> AnySocket:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-from engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestTimeoutError
+from engine.errors import EngineDeadError, InvalidRequestError, OverloadedError, RequestFailedError, RequestTimeoutError
 
 _LONGEST_MESSAGE = 1000  # characters: it may quote what the client sent
 
@@ -59,6 +59,8 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
     if isinstance(error, RequestTimeoutError):
         # The SDK repeats a 408 unless it is told not to: the work would be done again for an answer that is late already.
         return ApiError(408, str(error), code="timeout", headers={"x-should-retry": "false"})
+    if isinstance(error, RequestFailedError):
+        return ApiError(500, str(error), code="generation_failed", headers={"x-should-retry": "false"})
     if isinstance(error, EngineDeadError):
         return ApiError(503, str(error), code="engine_dead")
     return ApiError(500, f"internal error; the log has its cause under request id {request_id}", code="internal_error")
@@ -66,7 +68,7 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
 
 def is_foreseen(error: BaseException) -> bool:
     """Whether an exception has an answer of its own, so that the log needs no traceback."""
-    return isinstance(error, ApiError | InvalidRequestError | OverloadedError | RequestTimeoutError | EngineDeadError)
+    return isinstance(error, ApiError | InvalidRequestError | OverloadedError | RequestTimeoutError | RequestFailedError | EngineDeadError)
 
 
 def http_error(status: int, detail: str, method: str, path: str, headers: dict[str, str] | None = None) -> ApiError:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from engine_streams import SETTINGS, read, settled, submit
 
-from engine.async_engine import AsyncLLMEngine, RequestStream
+from engine.async_engine import AsyncLLMEngine
 from engine.config import EngineConfig
-from engine.errors import ConfigError, EngineDeadError, InvalidRequestError, ModelLoadError, OverloadedError, RequestTimeoutError
+from engine.errors import ConfigError, InvalidRequestError, ModelLoadError, OverloadedError, RequestTimeoutError
 from engine.sampling_params import SamplingParams
-
-SETTINGS: dict[str, Any] = {"max_model_len": 512, "num_gpu_blocks_override": 256, "max_num_seqs": 32}
 
 
 @pytest.fixture
@@ -30,25 +25,6 @@ async def engine() -> AsyncIterator[AsyncLLMEngine]:
     await engine.start()
     yield engine
     await engine.shutdown()
-
-
-def submit(engine: AsyncLLMEngine, name: str, prompt: str = "Once upon a time", **params: Any) -> RequestStream:
-    settings = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True, **params}
-    return engine.generate(engine.tokenizer.encode(prompt), SamplingParams(**settings), name)
-
-
-async def read(stream: RequestStream) -> tuple[str, list[int]]:
-    text, token_ids = "", []
-    async for output in stream:
-        text += output.outputs[0].text
-        token_ids += output.outputs[0].token_ids
-    return text, token_ids
-
-
-async def settled(engine: AsyncLLMEngine) -> None:
-    """Returns when the engine has heard of everything sent so far."""
-    await engine.check()
-    await engine.check()
 
 
 async def test_tokens_stream_one_by_one_and_add_up(engine: AsyncLLMEngine) -> None:
@@ -109,44 +85,6 @@ async def test_200_clients_that_leave_at_random_moments_leave_nothing_behind(eng
     assert engine.stats.num_running == engine.stats.num_waiting == engine.stats.blocks_referenced == 0
     assert engine.stats.blocks_free + engine.stats.blocks_cached == engine.stats.blocks_total
     assert memory.memory_info().rss < resident * 1.05
-
-
-KINDS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0.0},
-    "seeded": {"temperature": 0.9, "seed": 3, "frequency_penalty": 0.5, "bad_words": ("the", "duck")},
-}
-
-
-@pytest.mark.parametrize("params", KINDS.values(), ids=KINDS)
-async def test_streams_go_on_without_a_gap_or_a_repeat_when_the_engine_is_killed(engine: AsyncLLMEngine, params: dict[str, Any]) -> None:
-    prompts = [f"{i} little ducks went out one day" for i in range(4)]
-    expected = [await read(submit(engine, f"undisturbed {i}", prompt, **params)) for i, prompt in enumerate(prompts)]
-
-    async def read_and_kill(i: int) -> tuple[str, list[int]]:
-        text, token_ids = "", []
-        async for output in submit(engine, f"disturbed {i}", prompts[i], **params):
-            text += output.outputs[0].text
-            token_ids += output.outputs[0].token_ids
-            if i == 0 and len(token_ids) in (7, 20):
-                os.kill(engine._process.pid, signal.SIGKILL)
-        return text, token_ids
-
-    assert await asyncio.gather(*(read_and_kill(i) for i in range(4))) == expected
-    assert engine.num_restarts == 2
-    await settled(engine)
-
-
-async def test_a_request_that_was_under_way_in_three_deaths_without_a_token_is_given_up(engine: AsyncLLMEngine) -> None:
-    expected = await read(submit(engine, "undisturbed"))
-    poison = submit(engine, "poison", "word " * 400)
-    for death in range(1, 4):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(engine._process.pid, signal.SIGKILL)
-        while engine.num_restarts < death or not engine.is_ready:
-            await asyncio.sleep(0.005)
-    with pytest.raises(EngineDeadError, match="each time it worked on this request"):
-        await read(poison)
-    assert await read(submit(engine, "after")) == expected
 
 
 async def test_a_slow_reader_gets_everything_merged(engine: AsyncLLMEngine) -> None:
@@ -224,28 +162,6 @@ async def test_processes_are_named_and_the_api_side_never_imports_pytorch() -> N
     )
     result = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert result.stdout.strip() == "octavo: engine False"
-
-
-async def test_the_engine_leaves_when_its_parent_is_killed() -> None:
-    script = (
-        "import asyncio\n"
-        "from octavo import AsyncLLMEngine, EngineConfig\n"
-        "async def main():\n"
-        "    engine = AsyncLLMEngine(EngineConfig(max_model_len=128, num_gpu_blocks_override=8))\n"
-        "    await engine.start()\n"
-        "    print(engine._process.pid, engine._process._directory, flush=True)\n"
-        "    await asyncio.sleep(100)\n"
-        "asyncio.run(main())\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    pid, directory = (await asyncio.to_thread(parent.stdout.readline)).split()
-    child = psutil.Process(int(pid))
-    parent.kill()
-    parent.wait()
-    await asyncio.to_thread(child.wait, 10)
-    assert not child.is_running()
-    assert not Path(directory).exists()
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from engine.errors import ConfigError
         ({"dtype": "fp16"}, "dtype must be one of auto, float32, float16, bfloat16, but is 'fp16'"),
         ({"kv_cache_dtype": "int3"}, "kv_cache_dtype must be one of"),
         ({"device": "tpu"}, "device must be one of auto, cpu, cuda, but is 'tpu'"),
+        ({"step_timeout": 0.0}, "step_timeout must be a number of seconds above 0"),
         ({"swap_space": -1}, "swap_space must be at least 0"),
         ({"preemption_mode": "drop"}, "preemption_mode must be one of auto, swap, recompute"),
         ({"kernels": "fast"}, "kernels must be one of"),

@@ -1,0 +1,73 @@
+"""RequestStream: one request's outputs, on their way to whoever asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from engine.errors import OctavoError
+from engine.output_processor import OutputProcessor, merge
+from engine.outputs import RequestOutput
+
+
+class RequestStream:
+    """A request's outputs as they come. What a slow reader has not taken is merged into one, so nothing piles up.
+
+    Leaving before the end: call `abort`, or `aclose`. Iterating raises EngineDeadError when the request cannot go on,
+    RequestFailedError when it is what ends the engine, and RequestTimeoutError when it took too long.
+    """
+
+    def __init__(self, processor: OutputProcessor, abort: Any) -> None:
+        self.processor = processor
+        self.deaths_without_progress = 0  # of engines, since its latest token
+        self.timer: asyncio.TimerHandle | None = None  # of its deadline
+        self._abort = abort
+        self._pending: RequestOutput | None = None
+        self._error: OctavoError | None = None
+        self._done = False
+        self._news = asyncio.Event()
+
+    @property
+    def done(self) -> bool:
+        """Nothing more will be put."""
+        return self._done or self._error is not None or self.processor.finished
+
+    def put(self, output: RequestOutput) -> None:
+        self._pending = output if self._pending is None else merge(self._pending, output)
+        if output.finished:
+            self._cancel_timer()
+        self._news.set()
+
+    def fail(self, error: OctavoError) -> None:
+        self._error = error
+        self._cancel_timer()
+        self._news.set()
+
+    def __aiter__(self) -> RequestStream:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if self._done:
+            raise StopAsyncIteration
+        while self._pending is None:
+            if self._error is not None:
+                self._done = True
+                raise self._error
+            self._news.clear()
+            await self._news.wait()
+        output, self._pending = self._pending, None
+        self._done = output.finished
+        return output
+
+    def abort(self) -> None:
+        """Stop the work; harmless when it has ended."""
+        self._done = True
+        self._cancel_timer()
+        self._abort(self)
+
+    async def aclose(self) -> None:
+        self.abort()
+
+    def _cancel_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
