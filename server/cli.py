@@ -1,7 +1,7 @@
 """The command line: `octavo serve | chat | keys | version`.
 
-Exit statuses: 0 all went well, 1 the engine died, 2 a setting or a model that cannot work, 3 the port is taken, 130 and 143 a second
-Ctrl-C or SIGTERM cut the server short.
+Exit statuses: 0 all went well, 1 the engine died, 2 a setting or a model that cannot work, 3 the port is taken, 4 the supervisor gave the
+server up, 5 the disk is full, 130 and 143 a second Ctrl-C or SIGTERM cut the server short. docs/operations.md has them as a table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from engine.errors import ConfigError, EngineDeadError, ModelLoadError
+from engine.errors import ConfigError, DiskFullError, EngineDeadError, ModelLoadError, is_disk_full
 from octavo import __version__
 from server import keys_command
 from server.settings import Setting, all_settings, load_configs
@@ -23,6 +23,7 @@ from server.settings import Setting, all_settings, load_configs
 EXIT_ENGINE_DIED = 1
 EXIT_BAD_SETTING = 2
 EXIT_PORT_TAKEN = 3
+EXIT_DISK_FULL = 5
 
 _DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -50,6 +51,8 @@ def main() -> None:
             _fail(str(error), EXIT_BAD_SETTING)
         if isinstance(error, EngineDeadError):
             _fail(str(error), EXIT_ENGINE_DIED)
+        if isinstance(error, DiskFullError) or is_disk_full(error):
+            _fail(f"the disk is full: {error}", EXIT_DISK_FULL)
         raise
     sys.exit(status if isinstance(status, int) else 0)
 
@@ -75,6 +78,12 @@ def _serve(**given: Any) -> int:
     except listen.PortTakenError as error:
         _fail(str(error), EXIT_PORT_TAKEN)
     with listener:
+        if server_config.supervise:
+            from server.supervisor import supervise
+
+            status = supervise(server_config)
+            if status is not None:
+                return status
         # The engine process starts before this one imports anything heavy, so that the two start-ups overlap.
         from engine.async_engine import AsyncLLMEngine
 

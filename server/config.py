@@ -77,6 +77,11 @@ class ServerConfig:
     max_stored_responses: int = _setting(1000, "stored responses that are kept; the least recently used go first")
     sse_keepalive: float = _setting(15.0, "seconds of silence in a stream after which a comment line is sent; 0: never")
     grace_period: float = _setting(30.0, "seconds that running requests are given after SIGTERM or Ctrl-C")
+    supervise: bool = _setting(False, "a small process in front holds the port, and starts the server again when it dies")
+    send_timeout: float = _setting(
+        120.0,
+        "seconds in which a client may take nothing of what was sent to it, before its connection and its request are ended; 0: for ever",
+    )
     timeout_keep_alive: int = _setting(75, "seconds that an idle connection stays open")
     backlog: int = _setting(2048, "connections that the kernel queues for us")
 
@@ -88,7 +93,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be between 0 and 65535, but is {self.port}")
-        for name in ("receive_timeout", "sse_keepalive", "grace_period", "timeout_keep_alive"):
+        for name in ("receive_timeout", "send_timeout", "sse_keepalive", "grace_period", "timeout_keep_alive"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be a number of seconds, 0 or more, but is {getattr(self, name)}")
         for name in _AT_LEAST_ONE:

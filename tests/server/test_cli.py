@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,22 @@ def test_a_taken_port_has_a_status_of_its_own() -> None:
         result = _octavo("serve", "--port", str(taken.getsockname()[1]))
     _assert_one_sentence(result, 3)
     assert "--port" in result.stderr
+
+
+@pytest.fixture
+def full_directory(tmp_path: Path) -> Iterator[Path]:
+    """A file system with no room for one more file."""
+    mount = ["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "tmpfs", str(tmp_path)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_full_disk_has_a_status_of_its_own(full_directory: Path) -> None:
+    script = f"import sys, tempfile; tempfile.tempdir = {str(full_directory)!r}; from server.cli import main; main()"
+    command = [sys.executable, "-c", script, "serve", "--port", "0"]
+    _assert_one_sentence(subprocess.run(command, capture_output=True, text=True, timeout=60, check=False), 5)
 
 
 def test_an_unknown_name_in_the_settings_file_is_told(tmp_path: Path) -> None:
