@@ -21,7 +21,7 @@ from server.record import record_of
 from server.response_store import ResponseStore
 from server.routes import admin, chat, completions, health, messages, models, tokenize
 from server.routes import responses as responses_routes
-from server.service import Service
+from server.service import Phase, Service
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncLLMEngine
@@ -45,7 +45,11 @@ def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
         app.include_router(family.router)
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(RequestValidationError, _answer_bad_query)
-    app.add_middleware(RequestMiddleware, config=config, metrics=service.metrics, keys=keys)
+
+    def is_draining() -> bool:
+        return service.phase is Phase.DRAINING
+
+    app.add_middleware(RequestMiddleware, config=config, metrics=service.metrics, keys=keys, is_draining=is_draining)
     if config.cors_origins:
         exposed = ["x-request-id", "retry-after", "retry-after-ms", *EXPOSED_HEADERS]
         app.add_middleware(

@@ -6,6 +6,7 @@ Pure ASGI, because a wrapper that reads the body or the response would cost ever
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -22,16 +23,19 @@ from server.routes import admin
 
 _OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"})
 
+_CLOSE = (b"connection", b"close")  # whoever keeps connections, sends the next request to another server
+
 
 class RequestMiddleware:
     """Gives each request a RequestRecord and, whatever happens, an answer."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, metrics: Metrics, keys: KeyRing) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig, metrics: Metrics, keys: KeyRing, is_draining: Callable[[], bool]) -> None:
         self.app = app
         self.config = config
         self.metrics = metrics
         self.keys = keys
         self.limits = RateLimits(config)
+        self.is_draining = is_draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -45,6 +49,8 @@ class RequestMiddleware:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *id_headers, *record.allowance.headers()]
+                if self.is_draining():
+                    message["headers"].append(_CLOSE)
             await send(message)
 
         if scope["method"] == "HEAD":

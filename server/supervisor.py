@@ -24,13 +24,13 @@ _FIRST_PAUSE = 1.0  # seconds before the second restart in a row; the first is a
 # What the server ends with by intent, or what a new start would not change: 2 to 5 are those of server/cli.py.
 _FINAL_STATUSES = frozenset({0, 2, 3, 5, 128 + signal.SIGINT, 128 + signal.SIGTERM})
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+_WATCHED = _STOP_SIGNALS | {signal.SIGHUP, signal.SIGCHLD}
 _PR_SET_PDEATHSIG = 1
 
 
 def supervise(config: ServerConfig) -> int | None:
     """Returns None in each process that is to be a server, and in the end the exit status in the supervisor's own."""
-    watched = _STOP_SIGNALS | {signal.SIGCHLD}
-    signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     quick_deaths = 0
     while True:
         supervisor = os.getpid()
@@ -38,7 +38,7 @@ def supervise(config: ServerConfig) -> int | None:
         pid = os.fork()
         if pid == 0:
             _become_server(supervisor)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, watched)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
             return None
         _set_up(config)
         end = _tend(pid)
@@ -67,13 +67,13 @@ class _End:
 
 
 def _tend(pid: int) -> _End:
-    """Passes on what asks the server to stop, until it has ended."""
+    """Passes signals on to the server, until it has ended."""
     told_to_stop = False
     while True:
-        number = signal.sigwait(_STOP_SIGNALS | {signal.SIGCHLD})
-        if number in _STOP_SIGNALS:
-            told_to_stop = True
+        number = signal.sigwait(_WATCHED)
+        if number != signal.SIGCHLD:
             os.kill(pid, number)
+            told_to_stop = told_to_stop or number in _STOP_SIGNALS
         ended, wait_status = os.waitpid(pid, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(wait_status)
@@ -83,6 +83,7 @@ def _tend(pid: int) -> _End:
 def _become_server(supervisor: int) -> None:
     # A group of its own: Ctrl-C in a terminal reaches the supervisor, which passes it on once. A second one would end requests.
     os.setpgid(0, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it means something to a server that is up, and must not end one that is not
     if sys.platform == "linux":
         # Without a supervisor nobody would start it again: it drains, and leaves the port.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -54,6 +54,7 @@ def test_a_server_starts_serves_finishes_what_runs_and_ends(tmp_path: Path) -> N
         _wait_for(lambda: "stopping" in server.log)
         late = httpx.post(f"{server.url}/v1/completions", json=LONG, headers=key)
         assert (late.status_code, late.json()["error"]["code"]) == (503, "server_draining")
+        assert late.headers["connection"] == "close"
         assert httpx.get(f"{server.url}/ready").status_code == 503
         request.join()
         assert answers[0].json()["model"] == "ocean"
