@@ -146,5 +146,5 @@ async def test_the_engine_leaves_at_its_parents_death_whatever_it_does() -> None
         child = psutil.Process(int(pid))
         await asyncio.sleep(0.3)
         parent.kill()
-        await asyncio.to_thread(child.wait, 2)
+        await asyncio.to_thread(child.wait, 5)
     assert not Path(directory).exists()
