@@ -106,4 +106,4 @@ def _keep_as_text(constraint: Tag | StructuredOutputs) -> None:
 
 def _check(holds: bool, rule: str) -> None:
     if not holds:
-        raise InvalidRequestError(f"structured_outputs: {rule}", param="structured_outputs")
+        raise InvalidRequestError(rule, param="structured_outputs")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from engine.chat.format import ChatFormat
 from engine.chat_template import read_template
 from engine.errors import InvalidRequestError, OctavoError
+from engine.structured_outputs import StructuredOutputs
 from engine.tool_calls.tools import ToolUse
 from octavo import __version__
 from server.chat.messages import MessageReader
@@ -70,6 +71,8 @@ class Service:
         self._failed = False
         self._has_served = False
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="text")
+        # One alone: what is hard to compile, on purpose perhaps, takes no more than one core from the answers under way.
+        self._grammar_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
         self._chat_format, self._format_problem = self._load_chat_format()
         self.defaults = self._load_defaults()
         self.system_fingerprint = self._fingerprint()
@@ -236,6 +239,15 @@ class Service:
             return format.render(reader.read(messages), use, opens, continues, variables)
 
         return await self._off_loop(num_bytes > _LONG_TEXT, work)
+
+    async def check_constraint(self, constraint: StructuredOutputs | None, param: str) -> None:
+        """Raises InvalidRequestError that names `param` when answers cannot be held to the constraint."""
+        if constraint is None or self.engine.grammars.has(constraint):
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._grammar_thread, self.engine.grammars.check, constraint)
+        except InvalidRequestError as refusal:
+            raise InvalidRequestError(str(refusal), param, refusal.code) from refusal
 
     def check_token_ids(self, token_ids: list[int], param: str) -> None:
         """Raises InvalidRequestError unless all ids are in the vocabulary."""

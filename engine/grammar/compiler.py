@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 MAX_CACHED = 128  # compiled grammars, of at most some megabytes each
 
-# About 10 ms at the start and 7 ms a token (llguidance's figures, see its LLParserLimits); what takes more is refused, or ends.
+# About 6 ms at the start and 7 ms a token (llguidance's figures, see its LLParserLimits); what takes more is refused, or ends.
 _LIMITS: dict[str, Any] = {
-    "initial_lexer_fuel": 500_000,
+    "initial_lexer_fuel": 300_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 50_000,
     "max_lexer_states": 50_000,
@@ -44,22 +44,27 @@ class GrammarCompiler:
 
     def matcher(self, settings: StructuredOutputs) -> LLMatcher:
         """A matcher at the start of the grammar, the caller's own. Raises InvalidRequestError for what cannot be enforced."""
-        with self._lock:
-            return self._compiled(settings).deep_copy()
+        return self._compiled(settings).deep_copy()
 
     def check(self, settings: StructuredOutputs) -> None:
         """Raises InvalidRequestError for what cannot be enforced."""
+        self._compiled(settings)
+
+    def has(self, settings: StructuredOutputs) -> bool:
+        """Whether it is compiled already."""
         with self._lock:
-            self._compiled(settings)
+            return self._encoder.encode(settings) in self._cache
 
     def _compiled(self, settings: StructuredOutputs) -> LLMatcher:
-        key = self._encoder.encode(settings)
-        compiled = self._cache.pop(key, None)
+        with self._lock:
+            key = self._encoder.encode(settings)
+            compiled = self._cache.pop(key, None)
         if compiled is None:
-            compiled = self._compile(settings)
-        self._cache[key] = compiled
-        if len(self._cache) > MAX_CACHED:
-            self._cache.popitem(last=False)
+            compiled = self._compile(settings)  # without the lock: it may take a while
+        with self._lock:
+            self._cache[key] = compiled
+            if len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
         return compiled
 
     def _compile(self, settings: StructuredOutputs) -> LLMatcher:
@@ -70,14 +75,19 @@ class GrammarCompiler:
         from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
         from engine.grammar.lark import as_grammar
+        from engine.grammar.masks import masked_tokens
 
         if self._vocabulary is None:
             vocabulary = _Vocabulary(self._load_tokenizer(), self.vocab_size, self._eos_token_ids[0])
             self._vocabulary = vocabulary, LLTokenizer(TokenizerWrapper(vocabulary), eos_token=self._eos_token_ids)
         vocabulary, tokens = self._vocabulary
         matcher = LLMatcher(tokens, as_grammar(settings, vocabulary.special_token), log_level=0, limits=LLParserLimits(**_LIMITS))
-        if matcher.is_error():
-            raise _refusal(settings, matcher.get_error())
+        # Some grammars turn out to be too ambiguous where they are first looked at.
+        probe = matcher.deep_copy()
+        if not matcher.is_error():
+            masked_tokens([probe], self.vocab_size)
+        if probe.is_error():
+            raise _refusal(settings, probe.get_error())
         return matcher
 
 

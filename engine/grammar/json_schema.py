@@ -9,73 +9,122 @@ from decimal import Decimal
 from typing import Any
 
 from engine.errors import InvalidRequestError
+from engine.grammar.patterns import UnsupportedPatternError, portable
 from engine.grammar.regex_size import MAX_REGEX_SIZE, regex_size
 
 MAX_SCHEMA_LENGTH = 256 << 10  # characters
 MAX_DEPTH = 64
 MAX_VALUES = 20_000  # of any kind, at any depth
-MAX_NAMES = 1000  # in one object: properties, definitions
+MAX_NAMES = 500  # properties of one object, or its definitions
+MAX_TEXT_LENGTH = 4096  # of one text that is to be written as it stands
 MAX_CHOICES = 10_000  # values of one enum that are texts or numbers; MAX_NAMES of objects and lists
 MAX_MULTIPLE = 10_000  # least common multiple of all multipleOf, without their decimal points
 MAX_COUNT = 1_000_000  # minLength, maxItems and the like
 
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_SCHEMAS = ("items", "additionalItems", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+_LISTS_OF_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_ANNOTATIONS = frozenset({"title", "description", "$comment", "default"})
+
+_DATE = (  # of a year with four digits, and the days that each month has
+    r"([1-9][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+    r"|([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)-02-29)"
+)
+_TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+# The library's own allow a leap second at any time of any day, which validators refuse.
+_OWN_FORMATS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}T{_TIME}$"}
+
+
+class _Totals:
+    """What has been counted of a schema so far."""
+
+    def __init__(self) -> None:
+        self.multiple = 1
+        self.regexes = 0
 
 
 def read_schema(text: str) -> dict[str, Any]:
-    """The schema, checked. Raises InvalidRequestError naming the first construct that is not enforced, or that would take too long."""
+    """The schema in llguidance's dialect. Raises InvalidRequestError naming the first construct that is not enforced, or is too large."""
     _check(len(text) <= MAX_SCHEMA_LENGTH, f"it has {len(text)} characters, but at most {MAX_SCHEMA_LENGTH} are read")
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _refusal(f"it is not valid JSON: {error}") from error
     _check(isinstance(schema, dict), "it must be a JSON object")
-    multiple, regexes, num_values = 1, 0, 0
-    for place, value, depth in _values(schema):
-        num_values += 1
-        _check(depth <= MAX_DEPTH, f"it is nested more than {MAX_DEPTH} deep")
-        _check(num_values <= MAX_VALUES, f"it holds more than {MAX_VALUES} values")
-        if not isinstance(value, dict):
-            continue
-        _check(len(value) <= MAX_NAMES, f"{place or 'it'} has {len(value)} names, but at most {MAX_NAMES} are taken")
-        _check_keywords(place, value)
-        multiple = math.lcm(multiple, _multiple_of(value))
-        _check(multiple <= MAX_MULTIPLE, f"{place}multipleOf: all of them together must divide {MAX_MULTIPLE} or less")
-        regexes += sum(map(regex_size, _patterns(value)))
-        _check(regexes <= MAX_REGEX_SIZE, f"{place}pattern is too large: with all repetitions at most {MAX_REGEX_SIZE} characters")
+    _check_size(schema)
+    totals = _Totals()
+    stack: list[tuple[str, Any]] = [("", schema)]
+    while stack:
+        place, part = stack.pop()
+        if isinstance(part, dict):
+            _check_keywords(place, part, totals)
+            stack += _parts(place, part)
     return schema  # type: ignore[no-any-return]
 
 
-def _values(schema: Any) -> Iterator[tuple[str, Any, int]]:
-    """Every value with its place, as in properties.name., and its depth. Those of enum, const, default and examples are data."""
-    stack: list[tuple[str, Any, int]] = [("", schema, 1)]
+def _check_size(schema: Any) -> None:
+    stack, num_values = [(schema, 1)], 0
     while stack:
-        place, value, depth = stack.pop()
-        yield place, value, depth
-        if isinstance(value, dict):
-            stack += [(f"{place}{name}."[-200:], child, depth + 1) for name, child in value.items()]
-        elif isinstance(value, list):
-            stack += [(place, child, depth + 1) for child in value]
+        value, depth = stack.pop()
+        num_values += 1
+        _check(depth <= MAX_DEPTH, f"it is nested more than {MAX_DEPTH} deep")
+        _check(num_values <= MAX_VALUES, f"it holds more than {MAX_VALUES} values")
+        for literal in _texts(value):
+            _check(len(literal) <= MAX_TEXT_LENGTH, f"it holds a text of {len(literal)} characters, but at most {MAX_TEXT_LENGTH}")
+        children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        stack += [(child, depth + 1) for child in children]
 
 
-def _check_keywords(place: str, schema: dict[str, Any]) -> None:
-    """What one object of the schema says. Names of properties are looked at as if they were keywords, which does no harm."""
+def _texts(value: Any) -> list[str]:
+    """The texts directly in a value that an answer may have to hold."""
+    if isinstance(value, dict):
+        return [*value, *(text for name, text in value.items() if isinstance(text, str) and name not in _ANNOTATIONS)]
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+def _parts(place: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The schemas within a schema, and where they are."""
+    for name in _SCHEMAS:
+        if name in schema:
+            yield f"{place}{name}.", schema[name]
+    for name in _LISTS_OF_SCHEMAS:
+        if isinstance(schema.get(name), list):
+            yield from ((f"{place}{name}.{i}.", part) for i, part in enumerate(schema[name]))
+    for name in _NAMED_SCHEMAS:
+        if isinstance(schema.get(name), dict):
+            yield from ((f"{place}{name}.{key[:50]}.", part) for key, part in schema[name].items())
+
+
+def _check_keywords(place: str, schema: dict[str, Any], totals: _Totals) -> None:
+    """Check what one schema says itself, and put what llguidance reads otherwise in its words."""
     _check("x-guidance" not in schema, f"{place}x-guidance is not taken")
     for name in _COUNTS:
         count = schema.get(name)
         _check(not isinstance(count, int | float) or count <= MAX_COUNT, f"{place}{name} must be at most {MAX_COUNT}")
+    for name in ("exclusiveMinimum", "exclusiveMaximum"):
+        _check(not isinstance(schema.get(name), bool), f"{place}{name} must be a number, as it is since draft 6")
+    for name in _NAMED_SCHEMAS:
+        names = schema.get(name, ())
+        _check(not isinstance(names, dict) or len(names) <= MAX_NAMES, f"{place}{name} holds more than {MAX_NAMES} names")
     choices = schema.get("enum")
     if isinstance(choices, list):
         most = MAX_NAMES if any(isinstance(choice, dict | list) for choice in choices) else MAX_CHOICES
         _check(len(choices) <= most, f"{place}enum holds {len(choices)} values, but at most {most} are taken")
+    _check_min_properties(place, schema)
+    totals.multiple = math.lcm(totals.multiple, _multiple_of(schema))
+    _check(totals.multiple <= MAX_MULTIPLE, f"{place}multipleOf: what all of them divide, decimal points left out, exceeds {MAX_MULTIPLE}")
+    _take_format(schema)
+    _take_patterns(place, schema, totals)
 
 
-def _patterns(schema: dict[str, Any]) -> Iterator[str]:
-    pattern, properties = schema.get("pattern"), schema.get("patternProperties")
-    if isinstance(pattern, str):
-        yield pattern
-    if isinstance(properties, dict):
-        yield from properties
+def _check_min_properties(place: str, schema: dict[str, Any]) -> None:
+    """A name may come twice where names are free, and then counts once."""
+    least, required = schema.get("minProperties"), schema.get("required")
+    num_required = len({*required}) if isinstance(required, list) and all(isinstance(name, str) for name in required) else 0
+    is_closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+    holds = not isinstance(least, int | float) or least <= max(1, num_required) or is_closed
+    _check(holds, f"{place}minProperties above 1 needs additionalProperties: false")
 
 
 def _multiple_of(schema: dict[str, Any]) -> int:
@@ -85,6 +134,30 @@ def _multiple_of(schema: dict[str, Any]) -> int:
         return 1  # llguidance has its own word on those
     digits = Decimal(str(multiple)).normalize().as_tuple().digits
     return int("".join(map(str, digits)))
+
+
+def _take_format(schema: dict[str, Any]) -> None:
+    name = schema.get("format")
+    if not isinstance(name, str) or name not in _OWN_FORMATS:
+        return
+    del schema["format"]
+    others = schema.get("allOf")
+    schema["allOf"] = [*(others if isinstance(others, list) else ()), {"pattern": _OWN_FORMATS[name]}]
+
+
+def _take_patterns(place: str, schema: dict[str, Any], totals: _Totals) -> None:
+    try:
+        if isinstance(schema.get("pattern"), str):
+            totals.regexes += regex_size(schema["pattern"])
+            schema["pattern"] = portable(schema["pattern"])
+        properties = schema.get("patternProperties")
+        if isinstance(properties, dict):
+            totals.regexes += sum(map(regex_size, properties))
+            schema["patternProperties"] = {portable(pattern): part for pattern, part in properties.items()}
+    except UnsupportedPatternError as error:
+        raise _refusal(f"{place}pattern: {error} is not supported") from error
+    most = f"with all repetitions written out, patterns have at most {MAX_REGEX_SIZE} characters"
+    _check(totals.regexes <= MAX_REGEX_SIZE, f"{place}pattern is too large: {most}")
 
 
 def _check(holds: bool, reason: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.chat.deltas import MessageParser, PlainText
-from engine.errors import InvalidRequestError
 from engine.sampling_params import SamplingParams
 from server.chat.deltas import MessageDeltas
 from server.generation import Generation, Terms, fit_prompt
@@ -45,13 +44,9 @@ async def begin_chat(service: Service, record: RequestRecord, body: ChatCompleti
     text = await service.render(body.messages, body, use, record.body_size)
     prompt = await _encode(service, body, text)
     plan = service.chat_format.plan(text, use, params, body.answer_wishes())
-    try:
-        generation = Generation(service, record, prompt, plan.params, request_id, terms)
-    except InvalidRequestError as refusal:
-        if use is None or refusal.param != "structured_outputs":
-            raise
-        # The grammar was made of the tools.
-        raise InvalidRequestError(f"tools: {refusal}", param="tools", code=refusal.code) from refusal
+    constrained_by = "tools" if use is not None and use.is_constrained else body.constraining_parameter
+    await service.check_constraint(plan.params.structured_outputs, constrained_by)
+    generation = Generation(service, record, prompt, plan.params, request_id, terms)
     return Chat(model, plan.params, TokenText(service.tokenizer, body.skip_special_tokens), generation, plan.new_parser)
 
 

@@ -14,7 +14,10 @@ from server.protocol.fate import refused as _refused
 from server.protocol.fates_messages import COUNT_TOKENS, MESSAGES
 from server.protocol.fates_responses import INPUT_TOKENS, RESPONSES
 
-_NO_GRAMMAR = "output cannot be constrained to a grammar yet"
+_OLD_NAME = "use `structured_outputs`"
+_SEE = "[structured-outputs.md](structured-outputs.md)"
+_FORMATS = f"`text`, `json_object`, `json_schema` (enforced, `strict` or not), `structural_tag`: {_SEE}"
+
 _NO_AUDIO = "the model neither hears nor speaks"
 
 _SAMPLING = (
@@ -66,11 +69,15 @@ _SAMPLING = (
     _refused("logits_processors", "they are Python functions: use the offline `LLM`", [], extra=True),
     _refused("spaces_between_special_tokens", "special tokens are joined as the tokenizer does", True, extra=True),
     _refused("return_tokens_as_token_ids", "use return_token_ids", False, extra=True),
-    _refused("structured_outputs", _NO_GRAMMAR, {}, extra=True),
-    _refused("guided_json", _NO_GRAMMAR, extra=True),
-    _refused("guided_regex", _NO_GRAMMAR, extra=True),
-    _refused("guided_choice", _NO_GRAMMAR, extra=True),
-    _refused("guided_grammar", _NO_GRAMMAR, extra=True),
+    _implemented(
+        "structured_outputs",
+        f"one of `json`, `json_object`, `regex`, `choice`, `grammar`, `structural_tag`: {_SEE}",
+        extra=True,
+    ),
+    _refused("guided_json", _OLD_NAME, extra=True),
+    _refused("guided_regex", _OLD_NAME, extra=True),
+    _refused("guided_choice", _OLD_NAME, extra=True),
+    _refused("guided_grammar", _OLD_NAME, extra=True),
 )
 
 CHAT = _by_name(
@@ -101,7 +108,7 @@ CHAT = _by_name(
             "model reasons",
         ),
         _refused("verbosity", "the model has no such control", "medium"),
-        _refused("response_format", _NO_GRAMMAR, {"type": "text"}),
+        _implemented("response_format", _FORMATS),
         _implemented("tools", "functions, see [tools.md](tools.md); `custom` tools are refused"),
         _implemented("tool_choice", "`none`, `auto`, `required`, a named function, `allowed_tools`"),
         _implemented("parallel_tool_calls", "false: no more than one call"),
@@ -125,7 +132,7 @@ COMPLETIONS = _by_name(
         _implemented("echo"),
         _implemented("best_of", "`n` to 128: of so many, the `n` with the highest mean log probability per token; not with `stream`"),
         _refused("suffix", "the model has no template to fill in the middle", ""),
-        _refused("response_format", _NO_GRAMMAR, {"type": "text"}, extra=True),
+        _implemented("response_format", _FORMATS, extra=True),
     )
 )
 
@@ -170,9 +177,10 @@ def page() -> str:
         "with `--allow-unknown-parameters`.",
         "",
         "What changes the choice of a token applies in this order: `repetition_penalty`, `frequency_penalty`, `presence_penalty`;",
-        "`logit_bias`; `allowed_token_ids`; `bad_words`; `min_tokens` (no token that ends the answer); then `temperature`, `min_p`,",
-        "`top_k`, `top_p`, each on what the one before left; then one draw. Log probabilities are of the model's own distribution, before",
-        "all of these. Should a request's own settings leave no token at all, it ends with a server error that says so.",
+        "`logit_bias`; `allowed_token_ids`; `bad_words`; `min_tokens` (no token that ends the answer); `response_format` and",
+        "`structured_outputs`; then `temperature`, `min_p`, `top_k`, `top_p`, each on what the one before left; then one draw. Log",
+        "probabilities are of the model's own distribution, before all of these. Should a request's own settings leave no token at all, it",
+        "ends with a server error that says so.",
         "",
         "This page is written by `python -m server.protocol.fates > docs/parameters.md`; a test holds it to the code.",
     ]

@@ -9,8 +9,10 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from engine.errors import InvalidRequestError
 from engine.sampling_params import RepetitionDetection, SamplingParams
+from engine.structured_outputs import StructuredOutputs
 from server.limits import MAX_STOP_LENGTH
 from server.protocol.body import RequestBody, TokenIds
+from server.protocol.structure import ResponseFormat, StructuredOutputsBody
 
 _Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
@@ -68,6 +70,8 @@ class SamplingBody(RequestBody):
     allowed_token_ids: TokenIds | None = None
     bad_words: list[str] = Field(default_factory=list)
     repetition_detection: RepetitionDetectionBody | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputsBody | None = None
     seed: int | None = None
     stop: list[str] = Field(default_factory=list)
     stop_token_ids: list[int] = Field(default_factory=list)
@@ -125,6 +129,22 @@ class SamplingBody(RequestBody):
                 "beam search cannot be streamed: which beams are the best is known at the end", param="use_beam_search"
             )
 
+    @property
+    def constraining_parameter(self) -> str:
+        """The name of the parameter by which the answer is constrained."""
+        return "response_format" if self.structured_outputs is None else "structured_outputs"
+
+    def constraint(self) -> StructuredOutputs | None:
+        """What the answer must be, if anything. Raises InvalidRequestError for a contradiction."""
+        asked = [body for body in (self.response_format, self.structured_outputs) if body is not None]
+        try:
+            constraints = [constraint for body in asked if (constraint := body.constraint()) is not None]
+        except InvalidRequestError as refusal:
+            raise InvalidRequestError(str(refusal), self.constraining_parameter, refusal.code) from refusal
+        if len(constraints) > 1:
+            raise InvalidRequestError("response_format and structured_outputs exclude each other", param="structured_outputs")
+        return constraints[0] if constraints else None
+
     def sampling_params(
         self, defaults: dict[str, Any], vocab_size: int, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
     ) -> SamplingParams:
@@ -144,6 +164,7 @@ class SamplingBody(RequestBody):
             allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
             bad_words=tuple(self.bad_words),
             repetition_detection=None if self.repetition_detection is None else self.repetition_detection.settings(),
+            structured_outputs=self.constraint(),
             seed=self.seed,
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,

@@ -59,6 +59,7 @@ async def create_completion(request: Request) -> Any:
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
     )
+    await service.check_constraint(params.structured_outputs, body.constraining_parameter)
     terms = terms_of(request, body)
     longest = service.engine.max_model_len
     generations = [

@@ -67,7 +67,7 @@ def test_a_wrong_method_is_a_405_that_names_the_right_one(http: httpx.Client) ->
         ({"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options", None),
         ({"messages": HELLO, "stream": True, "prompt_logprobs": 1}, "prompt_logprobs", None),
         ({"messages": HELLO, "tools": [{"type": "web_search"}]}, "tools.0.type", "unsupported_parameter"),
-        ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+        ({"messages": HELLO, "guided_json": {}}, "guided_json", "unsupported_parameter"),
         ({"messages": HELLO, "colour": "blue"}, "colour", "unknown_parameter"),
         ({"messages": [{**HELLO[0], "colour": "blue"}]}, "messages.0.colour", "unknown_parameter"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0", "unsupported_parameter"),

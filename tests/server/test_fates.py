@@ -88,7 +88,6 @@ def test_neutral_values_and_null_are_accepted(table: dict[str, Parameter]) -> No
     ("name", "value"),
     [
         ("logits_processors", ["name"]),
-        ("response_format", {"type": "json_object"}),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "alloy", "format": "wav"}),
         ("store", True),

@@ -143,8 +143,8 @@ def test_a_sequence_that_a_new_engine_takes_over_goes_on_within_its_grammar(llm:
 
 
 def test_a_grammar_that_fails_under_way_ends_its_own_request_alone(llm: LLM) -> None:
-    # Nested beyond what the parser keeps track of in a step, which shows only when it is used.
-    doubling = "start: a0\n" + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(30)) + 'a30: "x"'
+    # More than the parser keeps track of in a step, which shows only once it comes there.
+    doubling = 'start: "go" a0\n' + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(30)) + 'a30: "x"'
     free = SamplingParams(temperature=0, max_tokens=5)
     failed, fine = llm.generate(["A", "B"], [constrained(n=1, grammar=doubling), free], use_tqdm=False)
     assert failed.outputs[0].finish_reason == "error"
