@@ -67,7 +67,8 @@ class Anthropic:
 
     def _body(self, error: ApiError) -> dict[str, Any]:
         kind = self._types.get(self._status(error), "invalid_request_error" if error.status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": error.message}}
+        details = {} if error.code is None else {"details": {"error_code": error.code}}
+        return {"type": "error", "error": {"type": kind, "message": error.message, **details}}
 
 
 _OPENAI, _ANTHROPIC = OpenAI(), Anthropic()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from server.errors import ApiError, unsupported
+from server.errors import ApiError
 from server.logs import logger
 
 
@@ -28,6 +28,7 @@ class Parameter:
     note: str
     neutral: tuple[Any, ...] = ()  # for REFUSED: the values that ask for nothing, and are accepted
     extra: bool = False  # not OpenAI's: taught by other self-hosted servers
+    code: str = "unsupported_parameter"  # for REFUSED: of the error
 
     def accepts(self, value: Any) -> bool:
         """Whether a refused parameter's value asks for nothing."""
@@ -50,7 +51,7 @@ def sort_parameters(body: dict[str, Any], table: dict[str, Parameter], allow_unk
         elif parameter.fate is Fate.IMPLEMENTED:
             kept[name] = value
         elif not parameter.accepts(value):
-            raise unsupported(name, f"{name} is not supported here: {parameter.note}")
+            raise ApiError(400, f"{name} is not supported here: {parameter.note}", param=name, code=parameter.code)
     if unknown and not allow_unknown:
         names = ", ".join(repr(name[:100]) for name in unknown[:10])
         raise ApiError(400, f"unknown parameter: {names}", param=unknown[0][:100], code="unknown_parameter")

@@ -1,8 +1,11 @@
-"""The fate of every parameter of POST /v1/messages and POST /v1/messages/count_tokens. Starred are those that Anthropic's SDK lacks."""
+"""The fate of every parameter of POST /v1/messages and POST /v1/messages/count_tokens.
+
+Extra ones are those of Anthropic's beta, and others that its SDK lacks.
+"""
 
 from __future__ import annotations
 
-from server.protocol.fate import accepted, by_name, implemented, refused
+from server.protocol.fate import Fate, Parameter, accepted, by_name, implemented, refused
 from server.protocol.translated import PASSED_ON
 
 _PROMPTING = (
@@ -26,6 +29,23 @@ _PROMPTING = (
     accepted("workspace_id", "bookkeeping"),
 )
 
+_BETA = (
+    refused("mcp_servers", "the server calls no tools itself", [], extra=True),
+    refused("context_management", "nothing compacts a conversation", extra=True),
+    refused("compaction", "nothing compacts a conversation", extra=True),
+    refused("fallbacks", "there is no other model", [], extra=True),
+    refused("fallback_credit_token", "there is no other model", extra=True),
+    refused("billing_policy", "there are no bills", extra=True),
+    # With this code the SDK's tool runner goes on without a thread.
+    Parameter(
+        "thread",
+        Fate.REFUSED,
+        "the server keeps no conversations; the SDK's tool runner goes on without",
+        extra=True,
+        code="thread_unsupported_request",
+    ),
+)
+
 MESSAGES = by_name(
     (
         *_PROMPTING,
@@ -38,8 +58,7 @@ MESSAGES = by_name(
         refused("service_tier", "there is one tier", "auto", "standard_only"),
         refused("inference_geo", "the server is where it is"),
         refused("container", "there are no containers"),
-        refused("mcp_servers", "the server calls no tools itself", [], extra=True),
-        refused("context_management", "nothing compacts a conversation", extra=True),
+        *_BETA,
     )
 )
 

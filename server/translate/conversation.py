@@ -16,7 +16,7 @@ from server.protocol.responses import ResponseInput
 from server.record import RequestRecord
 from server.response_store import ResponseStore, StoredResponse
 from server.translate.parameters import Rename, chat_request, rename_with
-from server.translate.responses import NAMES, chat_fields, messages_of
+from server.translate.responses import INNER_NAMES, NAMES, chat_fields, messages_of
 
 _ITEMS = TypeAdapter(list[AnyItem])
 # Ids of items say which response they were stored with.
@@ -63,7 +63,7 @@ async def items_for(body: ResponseInput, store: ResponseStore, owner: str, recor
 def translated(body: ResponseInput, items: Items, response_hex: str) -> Conversation:
     """A request as a chat completion. Raises ApiError 400 for what chat does not take."""
     found = messages_of(body, _validated(items.earlier), items.new)
-    rename = rename_with(NAMES, found.origins)
+    rename = rename_with(NAMES, INNER_NAMES, found.origins)
     chat = chat_request(chat_fields(body, found.messages), rename)
     stored = [_stored_form(item, response_hex, index) for index, item in enumerate(items.new, len(items.earlier))]
     return Conversation([*items.earlier, *stored], chat, rename)

@@ -32,6 +32,7 @@ NAMES = {
     "parallel_tool_calls": "tool_choice",
     "continue_final_message": "messages",
 }
+INNER_NAMES = {"function": "", "parameters": "input_schema", "tool_call_id": "tool_use_id"}
 
 # Which blocks may stand in whose messages.
 _BLOCKS = {"user": (TextBlock, ToolResultBlock), "system": (TextBlock,), "assistant": (TextBlock, ThinkingBlock, ToolUseBlock)}
@@ -52,7 +53,7 @@ def translated(body: Prompting) -> tuple[ChatCompletionRequest, Rename]:
     Raises InvalidRequestError or ApiError 400 for what cannot be.
     """
     prompt = _prompt(body)
-    rename = rename_with(NAMES, prompt.origins)
+    rename = rename_with(NAMES, INNER_NAMES, prompt.origins)
     fields = {**prompt.fields, **(_sampling_fields(body) if isinstance(body, MessagesRequest) else {})}
     return chat_request({name: value for name, value in fields.items() if value is not None}, rename), rename
 

@@ -28,6 +28,7 @@ NAMES = {
     "verbosity": "text.verbosity",
     "reasoning_effort": "reasoning.effort",
 }
+INNER_NAMES = {"function": "", "allowed_tools": "", "tool_call_id": "call_id"}
 
 
 @dataclass

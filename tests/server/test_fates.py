@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import MessageCountTokensParams, message_create_params
+from anthropic.types.beta import message_create_params as beta_create_params
 from openai.types import completion_create_params
 from openai.types.chat import chat_completion_stream_options_param
 from openai.types.chat import completion_create_params as chat_completion_create_params
@@ -61,8 +62,10 @@ def test_every_parameter_of_the_sdk_has_a_fate(module: Any, table: dict[str, Par
     assert {name for name, parameter in table.items() if not parameter.extra} == parameters | (set(table) & {"max_tokens"})
 
 
-def test_every_parameter_of_counting_tokens_has_a_fate() -> None:
+def test_every_parameter_of_counting_tokens_and_of_the_beta_has_a_fate() -> None:
     assert set(COUNT_TOKENS) == set(typing.get_type_hints(MessageCountTokensParams))
+    betas = (beta_create_params.MessageCreateParamsNonStreaming, beta_create_params.MessageCreateParamsStreaming)
+    assert {name for one in betas for name in typing.get_type_hints(one)} <= {*MESSAGES, "betas"}, "betas is a header"
     assert set(INPUT_TOKENS) == set(typing.get_type_hints(InputTokenCountParams))
 
 
