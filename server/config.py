@@ -39,6 +39,9 @@ class ServerConfig:
         None, "file of API keys, each with a name and limits, as `octavo keys add` writes it; read again on SIGHUP"
     )
 
+    isolate_keys: bool = _setting(
+        False, "share cached prefixes among requests of one API key only: others can otherwise tell that a prompt has been seen before"
+    )
     admin_key: str | None = _setting(
         None, "key for the admin endpoints, which otherwise exist for admins of --api-keys-file only", "OCTAVO_ADMIN_KEY"
     )

@@ -39,7 +39,15 @@ async def body_of(request: Request, model: type[Body], table: dict[str, Paramete
 def terms_of(request: Request, body: SamplingBody) -> Terms:
     """The terms on which a body asks to be served."""
     timeout = body.timeout if body.timeout is not None else service_of(request).config.request_timeout
-    return Terms(body.priority, body.cache_salt, _tenant_of(request, body), timeout)
+    return Terms(body.priority, _cache_salt_of(request, body), _tenant_of(request, body), timeout)
+
+
+def _cache_salt_of(request: Request, body: SamplingBody) -> str | None:
+    """With whom a request shares cached prefixes: with all of the same salt, and where keys are isolated, with its key's alone."""
+    if not service_of(request).config.isolate_keys:
+        return body.cache_salt
+    # No key's name has a line break, so no salt of one key is that of another.
+    return f"{owner_of(request)}\n{body.cache_salt or ''}"
 
 
 def owner_of(request: Request) -> str:

@@ -154,6 +154,19 @@ def test_either_kind_of_header_opens_the_server_and_use_is_counted_by_name(guard
     assert not any(key in guarded.server.log for key in guarded.keys.values())
 
 
+def test_isolated_keys_share_no_cached_prefixes(guarded: Guarded) -> None:
+    def cached(name: str, salt: str | None = None) -> int:
+        body = {"prompt": "It was the best of times, it was the worst of times. " * 8, "max_tokens": 1, "cache_salt": salt}
+        answer = httpx.post(f"{guarded.url}/v1/completions", json=body, headers={"x-api-key": guarded.keys[name]})
+        return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    assert cached("front") == 0
+    assert cached("front") > 0
+    assert cached("ops") == 0
+    assert cached("front", "salt") == 0
+    assert cached("ops", "salt") == 0
+
+
 def test_keys_are_read_again_on_sighup_and_a_bad_file_changes_nothing(guarded: Guarded) -> None:
     def status(key: str) -> int:
         return httpx.get(f"{guarded.url}/v1/models", headers={"x-api-key": key}).status_code

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Iterator
 
 import httpx
 import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from live_server import Guarded, running_server
+from live_server import Guarded, RunningServer, running_server
 
 from server.caller import ANYBODY, Caller
 from server.config import ServerConfig
@@ -142,15 +142,24 @@ def test_tokens_are_charged_on_arrival_and_settled_at_the_end(guarded: Guarded) 
         assert too_long.status_code in (400, 429)
 
 
-def test_a_trusted_proxys_clients_have_limits_of_their_own_and_others_cannot_pretend(tmp_path: Path) -> None:
-    def statuses(url: str, *clients: str) -> list[int]:
-        with httpx.Client(base_url=url) as http:
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Without keys, and open to other machines. Need not have loaded its model."""
+    flags = ["--host", "0.0.0.0", "--rate-limit-requests", "2", "--forwarded-allow-ips", "127.0.0.2"]
+    with running_server(tmp_path_factory.mktemp("open"), *flags) as server:
+        yield server
+
+
+def test_a_trusted_proxys_clients_have_limits_of_their_own_and_others_cannot_pretend(open_server: RunningServer) -> None:
+    def statuses(own_address: str, *clients: str) -> list[int]:
+        transport = httpx.HTTPTransport(local_address=own_address)
+        with httpx.Client(base_url=open_server.url, transport=transport) as http:
             return [http.post("/nothing", headers={"x-forwarded-for": client}).status_code for client in clients]
 
-    for name, flags in (("proxy", ["--forwarded-allow-ips", "127.0.0.1"]), ("none", [])):
-        (tmp_path / name).mkdir()
-        with running_server(tmp_path / name, "--rate-limit-requests", "2", *flags) as server:
-            if flags:
-                assert statuses(server.url, "1.1.1.1", "1.1.1.1", "9.9.9.9, 1.1.1.1", "2.2.2.2") == [404, 404, 429, 404]
-            else:
-                assert statuses(server.url, "1.1.1.1", "2.2.2.2", "3.3.3.3") == [404, 404, 429]
+    assert statuses("127.0.0.2", "1.1.1.1", "1.1.1.1", "9.9.9.9, 1.1.1.1", "2.2.2.2") == [404, 404, 429, 404]
+    assert statuses("127.0.0.1", "3.3.3.3", "4.4.4.4", "5.5.5.5") == [404, 404, 429]
+
+
+def test_a_server_that_is_open_to_others_without_a_key_warns(open_server: RunningServer, guarded: Guarded) -> None:
+    assert "warning: anyone who reaches 0.0.0.0 may use this server" in open_server.log
+    assert "anyone who reaches" not in guarded.server.log

@@ -15,7 +15,7 @@ import http_attacks
 import httpx
 import parameter_attacks
 import pytest
-from corpus import Attack
+from corpus import HELLO, Attack
 from live_server import RunningServer
 
 CATEGORIES: dict[str, Callable[[], list[Attack]]] = {
@@ -70,6 +70,19 @@ def test_hostile_requests_are_refused_at_once_and_disturb_nobody(server: Running
     assert not wrong, "\n".join(wrong)
     assert server.is_ready()
     assert "Traceback" not in server.log
+
+
+_VARIABLES = ("range", "namespace", "raise_exception", "strftime_now", "self", "loop", "cycler", "dict", "bos_token", "tojson")
+
+
+@pytest.mark.parametrize("name", _VARIABLES)
+def test_template_variables_change_a_prompt_or_are_refused_and_reach_no_further(server: RunningServer, name: str) -> None:
+    for value in (5, "x", "{{ 7 * 7 }}", None, [], {"__class__": "x", "format": "{0.__class__}"}, {"a": [1] * 5000}, "x" * 100_000):
+        body = {"messages": HELLO, "chat_template_kwargs": {name: value}, "return_token_strs": True}
+        answer = httpx.post(f"{server.url}/tokenize", json=body)
+        assert answer.status_code in (200, 400)
+        assert answer.elapsed.total_seconds() < LONGEST
+        assert "49" not in "".join(answer.json().get("token_strs", ()))
 
 
 def _send(server: RunningServer, attack: Attack) -> bytes:
