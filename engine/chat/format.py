@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from engine.chat.deltas import MessageParser
+from engine.chat.message_style import MessageStyle
 from engine.chat.parser import RichText
 from engine.chat.plan import AnswerPlan, AnswerWishes
 from engine.chat_template import ChatTemplate
@@ -23,7 +22,6 @@ from engine.reasoning.parser import ReasoningParser
 from engine.sampling_params import SamplingParams
 from engine.structured_outputs import StructuredOutputs
 from engine.tokenizer import Tokenizer
-from engine.tool_calls.fallback import with_tools_in_text
 from engine.tool_calls.formats import FORMATS as TOOL_FORMATS
 from engine.tool_calls.formats import find_format as find_tool_format
 from engine.tool_calls.structure import Spelling
@@ -32,9 +30,6 @@ from engine.tool_calls.tools import ToolUse
 # What templates call the switch that turns reasoning on and off.
 _THINKING_SWITCHES = ("enable_thinking", "thinking")
 
-# Templates that show arguments as an object do one of these to them; others join them to text.
-_READS_OBJECT = re.compile(r"arguments['\"]?\]?\s*(\|\s*(tojson|items|dictsort)|\.items\(\)|is\s+(mapping|string|not\s+string))")
-
 
 class ChatFormat:
     """One model's format. Thread-safe. Raises ConfigError for a template that is not valid, and for unknown parsers."""
@@ -42,7 +37,7 @@ class ChatFormat:
     def __init__(self, template: str, tokenizer: Tokenizer, tool_parser: str = "auto", reasoning_parser: str = "auto") -> None:
         """Parsers: names of tool_calls.FORMATS and reasoning.FORMATS; auto: what the template shows; none: everything is content."""
         self.template = ChatTemplate(template, tokenizer.bos_token, tokenizer.eos_token)
-        self.knows_tools = self.template.mentions("tools")
+        self._style = MessageStyle.of(template)
         self.tool_format = find_tool_format(template) if tool_parser == "auto" else _known(tool_parser, TOOL_FORMATS, "tool_call_parser")
         self.reasoning: ReasoningFormat | None = None
         if reasoning_parser == "auto":
@@ -50,7 +45,6 @@ class ChatFormat:
         elif reasoning_parser != "none":
             self.reasoning = REASONING_FORMATS[_known(reasoning_parser, REASONING_FORMATS, "reasoning_parser")]
         self._tokenizer = tokenizer
-        self._arguments_as_text = _READS_OBJECT.search(template) is None and self.template.mentions("arguments")
         self._can_switch = any(self.template.mentions(name) for name in _THINKING_SWITCHES)
         self._spelling = Spelling(template, self._special_token)
 
@@ -63,13 +57,8 @@ class ChatFormat:
         variables: dict[str, Any] | None = None,
     ) -> str:
         """The prompt's text. Raises InvalidRequestError with the template's own words when it cannot render the messages."""
-        messages = [self._with_arguments(message) for message in messages]
-        variables = variables or {}
-        if not self.knows_tools:
-            messages = with_tools_in_text(messages, use)
-        elif use is not None:
-            variables = {**variables, "tools": [tool.shown() for tool in use.tools]}
-        return self.template.render(messages, add_generation_prompt, continue_final_message, variables)
+        messages, tools = self._style.prepared(messages, use, TOOL_FORMATS[self.tool_format].call_text)
+        return self.template.render(messages, add_generation_prompt, continue_final_message, {**(variables or {}), "tools": tools})
 
     def variables_of(self, reasoning_effort: str) -> dict[str, Any]:
         """What templates are told of a reasoning effort; they heed those of the variables that they know.
@@ -88,10 +77,12 @@ class ChatFormat:
 
         Raises InvalidRequestError for a thinking budget that the model has no use for, and for functions that cannot be enforced.
         """
-        if use is not None and use.required and not self.knows_tools:
+        if use is not None and use.required and not self._style.knows_tools:
             use = dataclasses.replace(use, only_one=True)  # a model that was not trained to call does not know when to stop
         reasoning = self.reasoning if wishes.begins_message else None
         budget = wishes.thinking_token_budget
+        if wishes.wants_no_reasoning and self.reasoning is not None and not self._can_switch:
+            budget = 0  # the template cannot turn it off
         if budget is not None and self.reasoning is None:
             message = "thinking_token_budget is not supported here: the model does not reason apart from its answer"
             raise InvalidRequestError(message, param="thinking_token_budget", code="unsupported_parameter")
@@ -146,35 +137,8 @@ class ChatFormat:
         token_id = self._tokenizer.token_to_id(name)
         return token_id if token_id is not None and self._tokenizer.is_special(token_id) else None
 
-    def _with_arguments(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message with the arguments of its calls as the template wants them."""
-        calls = message.get("tool_calls")
-        if not calls:
-            return message
-        convert = _as_text if self._arguments_as_text else _as_object
-        return {
-            **message,
-            "tool_calls": [
-                {**call, "function": {**call["function"], "arguments": convert(call["function"].get("arguments", {}))}} for call in calls
-            ],
-        }
-
 
 def _known(name: str, formats: dict[str, Any], setting: str) -> str:
     if name not in formats:
         raise ConfigError(f"{setting} must be auto or one of {', '.join(formats)}, but is {name!r}")
     return name
-
-
-def _as_object(arguments: str | dict[str, Any]) -> str | dict[str, Any]:
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        parsed = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments  # what a model wrote is not always JSON, and is shown to it as it was
-    return parsed if isinstance(parsed, dict) else arguments
-
-
-def _as_text(arguments: str | dict[str, Any]) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

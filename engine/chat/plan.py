@@ -14,6 +14,7 @@ class AnswerWishes:
     """What a request wishes of its answer beside the tools."""
 
     begins_message: bool = True  # the prompt ends where a message begins, and not within one
+    wants_no_reasoning: bool = False
     thinking_token_budget: int | None = None  # tokens of reasoning; None: no bound
     shows_reasoning: bool = True
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
+
 from engine.structured_outputs import StructuralTag, Tag
 from engine.tool_calls.call_object import Outcome, read_call, spill
-from engine.tool_calls.parser import ToolParser
+from engine.tool_calls.parser import ToolParser, call_json
 from engine.tool_calls.structure import Spelling, call_object, list_of_calls, structure
 from engine.tool_calls.text_reader import Steps
 from engine.tool_calls.tools import ToolUse
@@ -44,6 +46,10 @@ def read_call_list(parser: ToolParser, marker: str, end: str) -> Steps[None]:
 class _ListParser(ToolParser):
     begins: tuple[str, ...]
     end = ""
+
+    @classmethod
+    def call_text(cls, calls: SequenceOf[tuple[str, str]]) -> str:
+        return f"{cls.begins[0]}[{', '.join(call_json(*call) for call in calls)}]{cls.end}"
 
     @classmethod
     def structure(cls, use: ToolUse, spelling: Spelling) -> StructuralTag:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence as SequenceOf
 from typing import Any
 
+from engine.tool_calls.hermes import HermesParser
 from engine.tool_calls.tools import Tool, ToolUse
 
 # The words are those of Hermes and Qwen, which other models have met too.
@@ -49,12 +50,6 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
     calls: SequenceOf[dict[str, Any]] = message.get("tool_calls") or ()
     if not calls:
         return message
-    written = [_call(call["function"]) for call in calls]
+    written = HermesParser.call_text([(call["function"]["name"], call["function"]["arguments"]) for call in calls])
     rest = {name: value for name, value in message.items() if name != "tool_calls"}
-    return {**rest, "content": "\n".join([*([content] if content else []), *written])}
-
-
-def _call(function: dict[str, Any]) -> str:
-    arguments = function["arguments"]
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {text}}}\n</tool_call>'
+    return {**rest, "content": f"{content}\n{written}" if content else written}

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from collections.abc import Sequence as SequenceOf
 
 from engine.chat.deltas import Content, Delta, ToolArguments, ToolCallStart
 from engine.structured_outputs import StructuralTag
 from engine.tool_calls.structure import Spelling
 from engine.tool_calls.text_reader import Steps, TextReader
 from engine.tool_calls.tools import ToolUse
+
+
+def call_json(name: str, arguments: str) -> str:
+    """A call as a JSON object."""
+    return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}'
 
 
 def new_call_id() -> str:
@@ -77,6 +84,11 @@ class ToolParser(ABC):
         self.writer = CallWriter(type(self).new_id, only_one)
         self._names = frozenset(names)
         self._steps = self.parse()
+
+    @classmethod
+    def call_text(cls, calls: SequenceOf[tuple[str, str]]) -> str:
+        """Calls, by names and arguments, as the model writes them: for templates of the family that do not show them."""
+        return "\n".join(f"<tool_call>\n{call_json(*call)}\n</tool_call>" for call in calls)
 
     @classmethod
     @abstractmethod

@@ -111,7 +111,12 @@ class ChatCompletionRequest(SamplingBody, TemplateBody):
         return {**({} if effort is None else format.variables_of(effort)), **self.chat_template_kwargs}
 
     def answer_wishes(self) -> AnswerWishes:
-        return AnswerWishes(self.opens_answer(), self.thinking_token_budget, self.include_reasoning)
+        return AnswerWishes(
+            begins_message=self.opens_answer(),
+            wants_no_reasoning=self.reasoning_effort == "none",
+            thinking_token_budget=self.thinking_token_budget,
+            shows_reasoning=self.include_reasoning,
+        )
 
     def token_limit(self) -> int | None:
         """max_tokens under either of its names. Raises InvalidRequestError when they differ."""

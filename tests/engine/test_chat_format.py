@@ -30,6 +30,11 @@ DEEPSEEK = (
     "{% for m in messages %}{% for c in m.tool_calls %}<｜tool▁call▁begin｜>{{ c.function.name + c.function.arguments }}{% endfor %}"
     "{% endfor %}{{ tools }}"
 )
+PHI = (
+    "{% for message in messages %}{% if message['role'] == 'system' and 'tools' in message and message['tools'] is not none %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|tool|>' + message['tools'] + '<|/tool|>' }}"
+    "{% else %}{{ '<|' + message['role'] + '|>' + message['content'] }}{% endif %}{% endfor %}"
+)
 TIME = Tool("time", "The time in a zone", {"type": "object", "properties": {"zone": {"type": "string"}}})
 ASKING: list[dict[str, Any]] = [{"role": "user", "content": "What time is it?"}]
 CALLED: list[dict[str, Any]] = [
@@ -64,6 +69,16 @@ class TestPrompts:
         as_object = json.loads(json.dumps(CALLED))
         as_object[1]["tool_calls"][0]["function"]["arguments"] = {"zone": "UTC"}
         assert '<｜tool▁call▁begin｜>time{"zone": "UTC"}' in ChatFormat(DEEPSEEK, tokenizer).render(as_object, None)
+
+    def test_a_template_that_looks_for_tools_in_the_system_message_finds_them_and_calls_in_their_text(self, tokenizer: Tokenizer) -> None:
+        format = ChatFormat(PHI, tokenizer)
+        assert format.tool_format == "phi4_mini"
+        text = format.render(CALLED, ToolUse((TIME,)))
+        assert text.startswith(f"<|system|><|tool|>[{json.dumps(TIME.shown()['function'])}]<|/tool|>")
+        assert '<|assistant|><|tool_call|>[{"name": "time", "arguments": {"zone": "UTC"}}]<|/tool_call|>' in text
+        with_system = format.render([{"role": "system", "content": "Be brief."}, *ASKING], ToolUse((TIME,)))
+        assert with_system.startswith("<|system|>Be brief.<|tool|>")
+        assert with_system.count("<|system|>") == 1
 
     def test_a_template_that_knows_none_has_tools_calls_and_results_in_its_text(self, tokenizer: Tokenizer) -> None:
         format = ChatFormat(PLAIN, tokenizer)
@@ -118,6 +133,12 @@ class TestPlans:
         assert plan.params.structured_outputs is not None
         assert plan.params.structured_outputs.structural_tag is not None
         assert plan.params.structured_outputs.structural_tag.max_tags == 1
+
+    def test_reasoning_that_the_template_cannot_turn_off_is_ended_at_once(self, tokenizer: Tokenizer) -> None:
+        format = ChatFormat("{{ '<think>' }}{{ '</think>' }}", tokenizer)
+        thinking = format.plan("<think>", None, SamplingParams(), AnswerWishes(wants_no_reasoning=True)).params.thinking
+        assert thinking is not None
+        assert thinking.max_tokens == 0
 
     def test_a_thinking_budget_becomes_the_tokens_that_end_it(self, tokenizer: Tokenizer) -> None:
         thinking = (
