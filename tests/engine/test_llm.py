@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -47,6 +48,20 @@ def test_a_chat_about_the_capital_of_france_answers_paris(llm: LLM) -> None:
     output = llm.chat(messages, SamplingParams(temperature=0, max_tokens=32), use_tqdm=False)[0]
     assert "Paris" in output.outputs[0].text
     assert output.outputs[0].finish_reason == "stop"
+
+
+def test_a_chat_that_must_call_a_function_calls_it(llm: LLM) -> None:
+    schema = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
+    conversations = [[{"role": "user", "content": f"{greeting}, is it sunny?"}] for greeting in ("Hello", "Bonjour")]
+    params = SamplingParams(temperature=0, max_tokens=48)
+    for output in llm.chat(conversations, params, use_tqdm=False, tools=tools, tool_choice="required"):
+        message = output.outputs[0].message
+        assert message is not None
+        assert (message.content, [call.name for call in message.tool_calls]) == ("", ["weather"])
+        assert json.loads(message.tool_calls[0].arguments)["city"] in ("Paris", "Rome")
+    with pytest.raises(InvalidRequestError, match="tool_choice"):
+        llm.chat(conversations, params, tools=tools, tool_choice="other")
 
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 32, 33, 255])

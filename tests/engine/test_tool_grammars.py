@@ -99,7 +99,7 @@ def _calls(family: str, text: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("only_one", [True, False])
 def test_whatever_is_drawn_is_a_valid_call(family: str, template: str, only_one: bool) -> None:
     schemas = {tool.name: tool.schema() for tool in (WEATHER, TIME)}
-    for seed in range(6):
+    for seed in range(3):
         text = _draw(family, template, ToolUse((WEATHER, TIME), required=True, only_one=only_one), seed)
         calls = _calls(family, text)
         assert len(calls) == 1 if only_one else calls, text
