@@ -48,6 +48,7 @@ class StructuralTag(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     min_tags: int = 0
     max_tags: int | None = None  # None: any number
     separator: str = ""  # between two tags without free text
+    otherwise: StructuredOutputs | None = None  # without free text: what the answer may be in the place of tags
 
     def __post_init__(self) -> None:
         """Raises InvalidRequestError for tags that no trigger would ever begin."""
@@ -58,6 +59,7 @@ class StructuralTag(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
             _check(starts, f"the tag that begins with {tag.begin[:100]!r} starts with none of the triggers")
         most = MAX_TAGS if self.max_tags is None else self.max_tags
         _check(1 <= most <= MAX_TAGS, f"max_tags must be between 1 and {MAX_TAGS}, but is {most}")
+        _check(self.otherwise is None or not self.free_text, "what an answer is otherwise can only be said where there is no free text")
         _check(0 <= self.min_tags <= most, f"min_tags must be between 0 and {most}, but is {self.min_tags}")
         markers = [self.separator, *self.triggers, *(text for tag in self.tags for text in (tag.begin, tag.end))]
         _check(max(map(len, markers)) <= MAX_MARKER_LENGTH, f"a tag's begin and end have at most {MAX_MARKER_LENGTH} characters")

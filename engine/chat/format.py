@@ -89,9 +89,7 @@ class ChatFormat:
         if reasoning is None and use is None:
             return AnswerPlan(params)
         is_open = reasoning is not None and reasoning.is_open(prompt)
-        constraint = params.structured_outputs
-        if use is not None and use.is_constrained:
-            constraint = StructuredOutputs(structural_tag=TOOL_FORMATS[self.tool_format].structure(use, self._spelling))
+        constraint = self._with_calls(params.structured_outputs, use)
         if constraint is not None and reasoning is not None and constraint.after is None and self._thinks_first(prompt, reasoning):
             constraint = msgspec.structs.replace(constraint, after=reasoning.ends[0])
         params = msgspec.structs.replace(
@@ -101,6 +99,18 @@ class ChatFormat:
             thinking=None if budget is None or reasoning is None else self._thinking_budget(budget, reasoning, is_open),
         )
         return AnswerPlan(params, self._parser_maker(use, reasoning, is_open, wishes.shows_reasoning))
+
+    def _with_calls(self, constraint: StructuredOutputs | None, use: ToolUse | None) -> StructuredOutputs | None:
+        """The constraint on an answer that may call tools in its place."""
+        if use is None or not (use.is_constrained or constraint is not None):
+            return constraint
+        calls = TOOL_FORMATS[self.tool_format].structure(use, self._spelling)
+        if use.required or constraint is None:
+            return StructuredOutputs(structural_tag=calls)
+        if constraint.structural_tag is not None:
+            return constraint  # whoever says where tags stand means these alone
+        calls = msgspec.structs.replace(calls, free_text=False, otherwise=msgspec.structs.replace(constraint, after=None))
+        return StructuredOutputs(structural_tag=calls, after=constraint.after)
 
     def _parser_maker(
         self, use: ToolUse | None, reasoning: ReasoningFormat | None, is_open: bool, shows_reasoning: bool

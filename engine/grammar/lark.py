@@ -92,6 +92,8 @@ class _Grammar:
             return f"{_repeated('tag', structure.min_tags, structure.max_tags)} {self._free_text(triggers)}"
         most = None if structure.max_tags is None else structure.max_tags - 1
         more = _repeated(f"({' '.join([*self._literal(structure.separator), 'tag'])})", max(0, structure.min_tags - 1), most)
+        if structure.otherwise is not None:
+            return f"(tag {more} | {self._body(structure.otherwise)})"
         return f"tag {more}" if structure.min_tags else f"(tag {more})?"
 
     def _text_up_to(self, name: str, marker: str, excluded: list[str]) -> str:

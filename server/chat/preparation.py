@@ -44,7 +44,7 @@ async def begin_chat(service: Service, record: RequestRecord, body: ChatCompleti
     text = await service.render(body.messages, body, use, record.body_size)
     prompt = await _encode(service, body, text)
     plan = service.chat_format.plan(text, use, params, body.answer_wishes())
-    constrained_by = "tools" if use is not None and use.is_constrained else body.constraining_parameter
+    constrained_by = "tools" if use is not None else body.constraining_parameter
     await service.check_constraint(plan.params.structured_outputs, constrained_by)
     generation = Generation(service, record, prompt, plan.params, request_id, terms)
     return Chat(model, plan.params, TokenText(service.tokenizer, body.skip_special_tokens), generation, plan.new_parser)

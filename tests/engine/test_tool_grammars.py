@@ -7,6 +7,7 @@ import random
 from functools import cache
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
 import tokenizers
@@ -143,3 +144,17 @@ def test_properties_that_a_schema_does_not_name_are_not_generated_unless_it_spea
     assert opened["additionalProperties"] is True
     combined = Tool("f", parameters={"properties": {}, "allOf": []}).schema()
     assert "additionalProperties" not in combined
+
+
+@pytest.mark.parametrize(("family", "template"), CASES)
+def test_an_answer_that_is_otherwise_constrained_is_calls_or_that(family: str, template: str) -> None:
+    calls = _constraint(family, template, ToolUse((TIME,), required=True, only_one=True)).structural_tag
+    assert calls is not None
+    either = StructuredOutputs(structural_tag=msgspec.structs.replace(calls, otherwise=StructuredOutputs(choice=("yes", "no"))))
+    tokenizer = _tokenizer(family)
+    for text in (_draw(family, template, ToolUse((TIME,), required=True, only_one=True), 0), "yes"):
+        matcher = _compiler(family).matcher(either)
+        token_ids = tokenizer.encode(text, add_special_tokens=False)
+        assert matcher.try_consume_tokens(token_ids) == len(token_ids)
+        assert matcher.is_accepting()
+    assert not _compiler(family).matcher(either).try_consume_tokens(tokenizer.encode("maybe", add_special_tokens=False))

@@ -128,6 +128,20 @@ class TestChoice:
         choice = _ask(http, tools=[strict], max_tokens=8)["choices"][0]
         assert choice["message"]["content"] or choice["message"]["tool_calls"]
 
+    def test_with_a_response_format_the_answer_is_calls_or_what_the_format_says(self, http: httpx.Client) -> None:
+        schema = {"type": "object", "properties": {"sunny": {"type": "boolean"}}, "required": ["sunny"], "additionalProperties": False}
+        format = {"type": "json_schema", "json_schema": {"name": "weather", "schema": schema}}
+        seen = set()
+        for choice in _ask(http, response_format=format, temperature=1.5, n=16, seed=5)["choices"]:
+            seen.add(choice["finish_reason"])
+            if choice["finish_reason"] == "stop":
+                jsonschema.validate(json.loads(choice["message"]["content"]), schema)
+            elif choice["finish_reason"] == "tool_calls":
+                assert choice["message"]["content"] is None
+        assert seen & {"stop", "tool_calls"}
+        answer = _ask(http, response_format=format, tool_choice="required")
+        assert _calls(answer)
+
     def test_a_call_that_runs_out_of_tokens_ends_with_length(self, http: httpx.Client) -> None:
         choice = _ask(http, tool_choice="required", max_tokens=16)["choices"][0]
         assert choice["finish_reason"] == "length"
