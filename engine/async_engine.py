@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.admission import Admission
 from engine.config import EngineConfig
+from engine.embedding_processor import EmbeddingProcessor
 from engine.errors import (
     ConfigError,
     DiskFullError,
@@ -24,9 +25,21 @@ from engine.errors import (
 )
 from engine.grammar.compiler import GrammarCompiler
 from engine.loader.source import resolve_model
-from engine.messages import AbortRequests, AddRequest, Call, CallResult, EngineFailed, EngineReady, SequenceOutput, StepOutputs
-from engine.model_config import resolve_max_model_len
+from engine.messages import (
+    AbortRequests,
+    AddRequest,
+    Call,
+    CallResult,
+    EngineFailed,
+    EngineReady,
+    EngineRequest,
+    SequenceOutput,
+    StepOutputs,
+)
+from engine.model_config import resolve_max_model_len, resolve_pooling
 from engine.output_processor import OutputProcessor
+from engine.outputs import EmbeddingOutput, RequestOutput
+from engine.pooling_params import PoolingParams
 from engine.process import EngineProcess, socket_directory
 from engine.request_builder import RequestBuilder
 from engine.request_stream import RequestStream
@@ -70,10 +83,17 @@ class AsyncLLMEngine:
         vocab_size = self.model_config.vocab_size
         self.grammars = GrammarCompiler(lambda: self.tokenizer, vocab_size, self.model_config.eos_token_ids)
         self._builder = RequestBuilder(
-            self.max_model_len, vocab_size, config.seed, self.tokenizer, max_num_seqs=config.seq_budget, grammars=self.grammars
+            self.max_model_len,
+            vocab_size,
+            config.seed,
+            self.tokenizer,
+            max_num_seqs=config.seq_budget,
+            grammars=self.grammars,
+            pooling=resolve_pooling(config, self.model_config),
+            hidden_size=self.model_config.hidden_size,
         )
         self._admission = Admission(config.max_waiting_requests, config.max_waiting_tokens)
-        self._streams: dict[str, RequestStream] = {}  # by the engine's id of each sequence
+        self._streams: dict[str, RequestStream[Any]] = {}  # by the engine's id of each sequence
         self._suspects = Suspects()
         self._watchdog = Watchdog(config.step_timeout, busy=self._is_busy, bite=self._end_hung_step)
         self._calls: dict[int, asyncio.Future[Any]] = {}
@@ -114,33 +134,41 @@ class AsyncLLMEngine:
         cache_salt: str | None = None,
         tenant: str = "",
         timeout: float | None = None,
-    ) -> RequestStream:
+    ) -> RequestStream[RequestOutput]:
         """Submit a request; iterate over what it returns for the outputs as they come, each holding what is new.
 
         It ends with RequestTimeoutError if it is not finished in `timeout` seconds, whether it waits or runs by then. Raises at once
         InvalidRequestError for what can never be served, OverloadedError when too many requests wait, and EngineDeadError when the
         engine has been given up.
         """
-        if self._failure is not None or self._closing:
-            raise self._failure or EngineDeadError("the server is shutting down")
+        self._check_open()
         if params.logits_processors:
             raise InvalidRequestError(
                 "logits_processors are functions of this process, and the engine runs in another one: use the offline LLM",
                 param="logits_processors",
             )
-        if timeout is not None and not timeout > 0:
-            raise InvalidRequestError(f"timeout must be a number of seconds above 0, but is {timeout}", param="timeout")
         sequences = self._builder.build(request_id, prompt_token_ids, params, priority, cache_salt, tenant)
         processor = OutputProcessor(request_id, sequences[0].prompt_token_ids, params, sequences, self.tokenizer)
         stream = RequestStream(processor, self._abort)
-        self._admission.enter(request_id, len(prompt_token_ids))
-        if timeout is not None:
-            stream.timer = asyncio.get_running_loop().call_later(timeout, self._time_out, stream)
-        for sequence in sequences:
-            assert sequence.request_id not in self._streams, f"request id {request_id!r} is in use"
-            self._streams[sequence.request_id] = stream
-        if self._ready.is_set() and not self._suspects.hold(stream):
-            self._submit([stream])
+        self._accept(stream, sequences, timeout)
+        return stream
+
+    def embed(
+        self,
+        prompt_token_ids: SequenceOf[int],
+        params: PoolingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        tenant: str = "",
+        timeout: float | None = None,
+    ) -> RequestStream[EmbeddingOutput]:
+        """Submit a prompt for its vector, which is the one output of what is returned. Raises what `generate` raises."""
+        self._check_open()
+        request = self._builder.build_pooled(request_id, prompt_token_ids, params, priority, cache_salt, tenant)
+        stream = RequestStream(EmbeddingProcessor(request), self._abort)
+        self._accept(stream, [request], timeout)
         return stream
 
     async def call(self, method: str) -> Any:
@@ -270,13 +298,30 @@ class AsyncLLMEngine:
         # Requests that came while it loaded, or that its predecessor was working on.
         self._submit(self._suspects.sort(self._under_way()))
 
-    def _submit(self, streams: Iterable[RequestStream]) -> None:
+    def _submit(self, streams: Iterable[RequestStream[Any]]) -> None:
         """Hand requests to the engine, as they are by now."""
         for stream in streams:
             for sequence_id in stream.processor.unfinished_ids:
                 self._process.send(AddRequest(stream.processor.resumed(sequence_id)))
 
-    def _under_way(self) -> list[RequestStream]:
+    def _check_open(self) -> None:
+        if self._failure is not None or self._closing:
+            raise self._failure or EngineDeadError("the server is shutting down")
+
+    def _accept(self, stream: RequestStream[Any], sequences: SequenceOf[EngineRequest], timeout: float | None) -> None:
+        """Take a request on: from here until it ends, it survives the engine."""
+        if timeout is not None and not timeout > 0:
+            raise InvalidRequestError(f"timeout must be a number of seconds above 0, but is {timeout}", param="timeout")
+        self._admission.enter(stream.processor.request_id, len(sequences[0].prompt_token_ids))
+        if timeout is not None:
+            stream.timer = asyncio.get_running_loop().call_later(timeout, self._time_out, stream)
+        for sequence in sequences:
+            assert sequence.request_id not in self._streams, f"request id {sequence.request_id!r} is in use"
+            self._streams[sequence.request_id] = stream
+        if self._ready.is_set() and not self._suspects.hold(stream):
+            self._submit([stream])
+
+    def _under_way(self) -> list[RequestStream[Any]]:
         """Every unfinished request once, in the order of arrival."""
         return list(dict.fromkeys(self._streams.values()))
 
@@ -330,12 +375,12 @@ class AsyncLLMEngine:
         if new is not None:
             stream.put(new)
 
-    def _abort(self, stream: RequestStream) -> None:
+    def _abort(self, stream: RequestStream[Any]) -> None:
         ids = self._forget(stream)
         if ids and self._ready.is_set():
             self._process.send(AbortRequests(ids))
 
-    def _time_out(self, stream: RequestStream) -> None:
+    def _time_out(self, stream: RequestStream[Any]) -> None:
         self._abort(stream)
         stream.fail(RequestTimeoutError("the request reached its timeout before it was finished: ask for fewer tokens, or allow more time"))
 
@@ -344,7 +389,7 @@ class AsyncLLMEngine:
             self._stream_ended.clear()
             await self._stream_ended.wait()
 
-    def _forget(self, stream: RequestStream) -> list[str]:
+    def _forget(self, stream: RequestStream[Any]) -> list[str]:
         self._stream_ended.set()
         self._admission.leave(stream.processor.request_id)
         unfinished = [sequence_id for sequence_id in stream.processor.unfinished_ids if self._streams.pop(sequence_id, None) is not None]

@@ -378,7 +378,7 @@ class BlockManager:
 
     def _max_hits(self, sequence: Sequence) -> int:
         """Blocks that may come from the cache: the last token is always computed, since its logits are needed."""
-        if not self.enable_prefix_caching or sequence.wants_prompt_logprobs:
+        if not self.enable_prefix_caching or sequence.needs_every_prompt_token:
             return 0
         return (len(sequence.token_ids) - 1) // self.block_size
 

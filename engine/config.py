@@ -73,6 +73,10 @@ class EngineConfig:
     )
     max_overtakings: int = _setting(100, "starts of other sequences in a row after which the one that has waited longest is next")
 
+    pooling: Literal["auto", "mean", "last"] = _setting(
+        "auto", "embeddings: mean of the hidden states of all tokens, or that of the last token; auto: as the model says, else mean"
+    )
+
     block_size: int = _setting(16, "tokens in one KV block; a power of two")
     gpu_memory_utilization: float = _setting(0.9, "share of the GPU's memory for weights, activations and KV cache")
     kv_cache_memory: int | None = _setting(

@@ -12,14 +12,17 @@ from engine.chat.message import read_message
 from engine.chat.plan import AnswerWishes
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.embedding_processor import EmbeddingProcessor
 from engine.errors import InvalidRequestError
 from engine.executor.device import resolve_device
 from engine.executor.in_process import InProcessExecutor
 from engine.grammar.compiler import GrammarCompiler
 from engine.loader.source import resolve_model
-from engine.model_config import resolve_max_model_len
-from engine.output_processor import OutputProcessor, merge
-from engine.outputs import RequestOutput
+from engine.model_config import resolve_max_model_len, resolve_pooling
+from engine.output_processor import OutputProcessor
+from engine.outputs import EmbeddingOutput, RequestOutput
+from engine.pooling_params import PoolingParams
+from engine.processor import Output, Processor
 from engine.request_builder import RequestBuilder
 from engine.sampling_params import SamplingParams
 from engine.tool_calls.tools import read_tools
@@ -55,6 +58,8 @@ class LLM:
             self.tokenizer,
             max_num_seqs=config.seq_budget,
             grammars=grammars,
+            pooling=resolve_pooling(config, model_config),
+            hidden_size=model_config.hidden_size,
         )
         self.engine = EngineCore(config, model_config, InProcessExecutor(config, source, grammars))
         self._builder.learn_pool(self.engine.block_manager.num_blocks, config.block_size)
@@ -72,7 +77,22 @@ class LLM:
         processors = [
             self._prepare(str(i), prompt, prompt_params) for i, (prompt, prompt_params) in enumerate(zip(batch, all_params, strict=True))
         ]
-        outputs = self._run(processors, use_tqdm)
+        outputs = self._run(processors, "generating", use_tqdm)
+        for output, prompt in zip(outputs, batch, strict=True):
+            output.prompt = prompt if isinstance(prompt, str) else None
+            output.outputs.sort(key=lambda completion: completion.index)
+        return outputs
+
+    def embed(
+        self, prompts: Prompt | SequenceOf[Prompt], params: PoolingParams | None = None, use_tqdm: bool = True
+    ) -> list[EmbeddingOutput]:
+        """One vector for each prompt, in their order. Raises InvalidRequestError, before anything runs, for what can never be served."""
+        batch = _as_batch(prompts)
+        processors = []
+        for i, prompt in enumerate(batch):
+            request = self._builder.build_pooled(str(i), self._token_ids(prompt), params or PoolingParams())
+            processors.append(EmbeddingProcessor(request))
+        outputs = self._run(processors, "embedding", use_tqdm)
         for output, prompt in zip(outputs, batch, strict=True):
             output.prompt = prompt if isinstance(prompt, str) else None
         return outputs
@@ -109,29 +129,30 @@ class LLM:
         return outputs
 
     def _prepare(self, request_id: str, prompt: Prompt, params: SamplingParams) -> OutputProcessor:
-        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        token_ids = self._token_ids(prompt)
         sequences = self._builder.build(request_id, token_ids, params)
         return OutputProcessor(request_id, token_ids, params, sequences, self.tokenizer)
 
-    def _run(self, processors: list[OutputProcessor], use_tqdm: bool) -> list[RequestOutput]:
-        owners: dict[str, OutputProcessor] = {}
-        results: dict[str, RequestOutput] = {}
+    def _token_ids(self, prompt: Prompt) -> list[int]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _run(self, processors: SequenceOf[Processor[Output]], doing: str, use_tqdm: bool) -> list[Output]:
+        owners: dict[str, Processor[Output]] = {}
+        results: dict[str, Output] = {}
         for processor in processors:
             for sequence_id in processor.unfinished_ids:
                 owners[sequence_id] = processor
                 self.engine.add_request(processor.resumed(sequence_id))
         try:
-            with tqdm(total=len(processors), desc="generating", unit="request", disable=not use_tqdm) as bar:
+            with tqdm(total=len(processors), desc=doing, unit="request", disable=not use_tqdm) as bar:
                 while self.engine.has_work:
                     self._step(owners, results, bar)
         finally:
             # Only after an exception, an interrupt above all, is anything left to abort.
             self.engine.abort_requests(list(owners))
-        for output in results.values():
-            output.outputs.sort(key=lambda completion: completion.index)
         return [results[processor.request_id] for processor in processors]
 
-    def _step(self, owners: dict[str, OutputProcessor], results: dict[str, RequestOutput], bar: tqdm[Any]) -> None:
+    def _step(self, owners: dict[str, Processor[Output]], results: dict[str, Output], bar: tqdm[Any]) -> None:
         for sequence_output in self.engine.step():
             processor = owners[sequence_output.request_id]
             new, stopped = processor.process(sequence_output)
@@ -139,7 +160,7 @@ class LLM:
                 self.engine.abort_requests([sequence_output.request_id])
             if new is not None:
                 known = results.get(processor.request_id)
-                results[processor.request_id] = new if known is None else merge(known, new)
+                results[processor.request_id] = new if known is None else processor.merge(known, new)
                 if new.finished:
                     bar.update()
 

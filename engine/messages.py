@@ -7,12 +7,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 from engine.outputs import FinishReason, TokenLogprobs
+from engine.pooling_params import PoolingParams
 from engine.sampling_params import SamplingParams
 from engine.stats import EngineStats
 
 
 class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One sequence to generate. It holds everything that resumes it anywhere: prompt, tokens so far, and the seed."""
+    """One sequence to generate, or to pool. It holds everything that resumes it anywhere: prompt, tokens so far, and the seed."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -25,6 +26,7 @@ class EngineRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     priority: int = 0  # smaller goes first
     tenant: str = ""  # whose request it is, where tenants take turns
     cache_salt: str | None = None  # only requests of one salt share cached blocks
+    pooling: PoolingParams | None = None  # not None: nothing is generated, its end is the vector of its prompt
     generated_token_ids: list[int] = []  # delivered before the engine was restarted
 
 
@@ -61,6 +63,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_reason: int | None = None  # the stop token id, where one of `stop_token_ids` ended the sequence
     error: str | None = None  # with finish_reason "error": why
     num_cached_tokens: int = 0  # prompt tokens that the prefix cache held
+    embedding: bytes | None = None  # of a pooled sequence, with its finish_reason: float32, little-endian
 
 
 class StepOutputs(msgspec.Struct, frozen=True, tag="step"):

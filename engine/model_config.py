@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.errors import ConfigError
+from engine.pooling_params import Pooling
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class ModelConfig:
     dtype: str = "float32"  # of the checkpoint: "float32", "float16", "bfloat16"
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    pooling: Pooling | None = None  # how the checkpoint was trained to give embeddings; None: it was not
 
 
 def resolve_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
@@ -57,3 +59,8 @@ def resolve_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
             f"max_model_len {config.max_model_len} exceeds the model's context length of {model.max_position_embeddings} tokens"
         )
     return config.max_model_len
+
+
+def resolve_pooling(config: EngineConfig, model: ModelConfig) -> Pooling:
+    """How hidden states become an embedding: as the settings say, or the checkpoint, or by their mean (docs/embeddings.md says why)."""
+    return (model.pooling or "mean") if config.pooling == "auto" else config.pooling

@@ -1,9 +1,10 @@
-"""ModelRunner: one worker's model, cache and sampler; it turns a StepInput into a StepOutput."""
+"""ModelRunner: one worker's model, cache, sampler and pooler; it turns a StepInput into a StepOutput."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ from engine.cache_engine import CacheEngine
 from engine.grammar.compiler import GrammarCompiler
 from engine.models import Model
 from engine.outputs import TokenLogprobs
+from engine.pooler import Pooler
 from engine.sampler import Sampler, token_logprobs
 from engine.step import StepInput, StepOutput
 from kernels.batch import Batch
@@ -47,33 +49,45 @@ class ModelRunner:
         self._tables = SlotTables(max_num_seqs, max_model_len, block_size)
         self._buffers = BatchBuffers(token_budget, max_num_seqs, self._tables.block_tables.shape[1], block_size, ops.device)
         self._sampler = Sampler(ops, self._tables.token_ids, eos_token_ids, grammars)
-        self._forward: Forward = self._forward_eagerly
-        capture = getattr(ops, "capture", None)
-        if capture is not None and not enforce_eager:
-            self._forward = capture(self._forward_with, self._buffers.capacity)
+        self._pooler = Pooler(max_num_seqs)
+        self._enforce_eager = enforce_eager
+        self._forward = self._captured(self._forward_with)
+        self._hidden_states: Forward | None = None  # most engines never pool
 
     @torch.inference_mode()
     def execute(self, step: StepInput) -> StepOutput:
-        """Swap and copy blocks, run one forward pass over the flat batch, and sample."""
+        """Swap and copy blocks, run one forward pass over the flat batch, sample and pool."""
         for new in step.new_sequences:
             self._tables.admit(new)
             self._sampler.admit(new)
+            self._pooler.admit(new)
         self._tables.apply(step)
         self._cache.swap(step.swap_outs, step.swap_ins)
         self._cache.copy(step.block_copies)
 
         started = time.perf_counter()
         arrays = StepArrays.of(step)
-        prompt = _PromptRows.of(arrays, self._tables)
-        batch = self._buffers.fill(self._tables, arrays, None if prompt is None else prompt.rows)
-        _, slots, positions = arrays.sampling
+        pools = self._pooler.uses(arrays)
+        drawn = self._pooler.only_sampling(arrays) if pools else arrays
+        prompt = _PromptRows.of(drawn, self._tables)
+        batch = self._buffers.fill(self._tables, drawn, None if prompt is None else prompt.rows)
+        _, slots, positions = drawn.sampling
         self._sampler.begin(slots, positions)
-        # A recorded pass has room for one row of logits a sequence; prompt log probabilities need more.
-        logits = self._forward(batch) if prompt is None else self._forward_eagerly(batch)
-        output = self._sample(arrays, logits, prompt)
+        if pools:
+            # The pass in two parts, with the hidden states taken out between them. The bits are the same.
+            hidden_states = self._compute_hidden_states(batch)
+            pooled = self._pooler.pool(arrays, hidden_states)
+            logits = self._model.logits(self._ops, hidden_states, batch)
+        else:
+            pooled = {}
+            # A recorded pass has room for one row of logits a sequence; prompt log probabilities need more.
+            logits = self._forward(batch) if prompt is None else self._forward_with(self._ops, batch)
+        output = self._sample(drawn, logits, prompt)
         compute_seconds = time.perf_counter() - started
         swap_seconds, num_timed_swaps = self._cache.take_swap_timing()
-        return msgspec.structs.replace(output, compute_seconds=compute_seconds, swap_seconds=swap_seconds, num_timed_swaps=num_timed_swaps)
+        return msgspec.structs.replace(
+            output, pooled=pooled, compute_seconds=compute_seconds, swap_seconds=swap_seconds, num_timed_swaps=num_timed_swaps
+        )
 
     def _sample(self, arrays: StepArrays, logits: torch.Tensor, prompt: _PromptRows | None) -> StepOutput:
         num_seqs = len(arrays.slots)
@@ -98,11 +112,24 @@ class ModelRunner:
                     output.logprobs[i] = [logprobs]
         return output
 
-    def _forward_eagerly(self, batch: Batch) -> torch.Tensor:
-        return self._forward_with(self._ops, batch)
+    def _compute_hidden_states(self, batch: Batch) -> torch.Tensor:
+        if self._hidden_states is None:
+            self._hidden_states = self._captured(self._hidden_states_with)
+        return self._hidden_states(batch)
+
+    def _captured(self, forward: Callable[[Ops, Batch], torch.Tensor]) -> Forward:
+        """The same forward pass, recorded where the operations can be."""
+        capture = getattr(self._ops, "capture", None)
+        if capture is None or self._enforce_eager:
+            return partial(forward, self._ops)
+        recorded: Forward = capture(forward, self._buffers.capacity)
+        return recorded
 
     def _forward_with(self, ops: Ops, batch: Batch) -> torch.Tensor:
         return self._model.forward(ops, batch, self._cache.kv_caches)
+
+    def _hidden_states_with(self, ops: Ops, batch: Batch) -> torch.Tensor:
+        return self._model.hidden_states(ops, batch, self._cache.kv_caches)
 
 
 class _PromptRows:

@@ -79,6 +79,9 @@ class OutputProcessor:
         self._unranked = request_output if self._unranked is None else merge(self._unranked, request_output)
         return (keep_best(self._unranked, self._params) if self.finished else None), stopped
 
+    def merge(self, older: RequestOutput, newer: RequestOutput) -> RequestOutput:
+        return merge(older, newer)
+
 
 class _SequenceState:
     def __init__(self, request: EngineRequest, tokenizer: Tokenizer) -> None:

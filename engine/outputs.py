@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.chat.message import ChatMessage
 
 FinishReason: TypeAlias = Literal["stop", "length", "repetition", "error", "abort"]
@@ -60,3 +63,22 @@ class RequestOutput:
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # one for each prompt token, None for the first; given once
     prompt: str | None = None
+
+
+@dataclass
+class EmbeddingOutput:
+    """A prompt's vector."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    embedding: bytes  # float32, little-endian; empty when there is an error
+    finish_reason: FinishReason
+    num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
+    error: str | None = None  # with finish_reason "error"
+    prompt: str | None = None
+    finished: bool = True  # it comes whole
+
+    @property
+    def vector(self) -> NDArray[np.float32]:
+        """[dimensions]"""
+        return np.frombuffer(self.embedding, "<f4")

@@ -12,8 +12,11 @@ from engine.best_of import with_ranking
 from engine.errors import InvalidRequestError
 from engine.grammar.compiler import GrammarCompiler
 from engine.messages import EngineRequest
+from engine.pooling_params import Pooling, PoolingParams
 from engine.sampling_params import MAX_TOKENS_OF_BAD_WORD, SamplingParams
 from engine.tokenizer import Tokenizer
+
+_NOTHING_DRAWN = SamplingParams(max_tokens=1, detokenize=False)
 
 
 class RequestBuilder:
@@ -27,11 +30,16 @@ class RequestBuilder:
         tokenizer: Tokenizer | None = None,
         max_num_seqs: int | None = None,
         grammars: GrammarCompiler | None = None,
+        pooling: Pooling = "mean",
+        hidden_size: int | None = None,
     ) -> None:
-        """`tokenizer` turns `bad_words` into tokens, `grammars` checks `structured_outputs`: without them, requests may have none."""
+        """`tokenizer` turns `bad_words` into tokens, `grammars` checks `structured_outputs`: without them, requests may have none.
+        `pooling` is how the model gives embeddings of `hidden_size` dimensions, unless a request says otherwise."""
         self._grammars = grammars
         self._max_model_len = max_model_len
         self._max_num_seqs = max_num_seqs
+        self._pooling: Pooling = pooling
+        self._hidden_size = hidden_size
         self._pool: tuple[int, int] | None = None
         self._vocab_size = vocab_size
         self._tokenizer = tokenizer
@@ -62,8 +70,7 @@ class RequestBuilder:
             if self._grammars is None:
                 raise InvalidRequestError("structured_outputs needs a tokenizer", param="structured_outputs")
             self._grammars.check(params.structured_outputs)
-        if not -(2**31) <= priority < 2**31:
-            raise InvalidRequestError(f"priority must be an integer of 32 bits, but is {priority}", param="priority")
+        _check_priority(priority)
         params = with_ranking(params)
         if params.use_beam_search:
             params = msgspec.structs.replace(params, temperature=0.0)  # nothing is drawn
@@ -87,6 +94,47 @@ class RequestBuilder:
             )
             for index in range(params.num_sequences)
         ]
+
+    def build_pooled(
+        self,
+        request_id: str,
+        prompt_token_ids: SequenceOf[int],
+        params: PoolingParams,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        tenant: str = "",
+    ) -> EngineRequest:
+        """The engine request for one embedding. Raises InvalidRequestError for what can never be served."""
+        prompt = list(prompt_token_ids)
+        if not prompt:
+            raise InvalidRequestError("the input is empty: it must hold at least one token", param="input")
+        if len(prompt) > self._max_model_len:
+            raise InvalidRequestError(
+                f"This model's maximum context length is {self._max_model_len} tokens. However, your input has {len(prompt)} tokens. "
+                "Please reduce the length of the input.",
+                param="input",
+                code="context_length_exceeded",
+            )
+        self._check_token_ids("input", prompt)
+        size = self._hidden_size
+        if params.dimensions is not None and size is not None and params.dimensions > size:
+            raise InvalidRequestError(
+                f"dimensions must be at most {size}, which this model's embeddings have, but is {params.dimensions}", param="dimensions"
+            )
+        _check_priority(priority)
+        self._num_arrived += 1
+        return EngineRequest(
+            request_id=request_id,
+            prompt_token_ids=prompt,
+            params=_NOTHING_DRAWN,
+            seed=0,
+            max_tokens=1,  # for the scheduler the vector is the one token
+            arrival=self._num_arrived,
+            priority=priority,
+            tenant=tenant,
+            cache_salt=cache_salt,
+            pooling=msgspec.structs.replace(params, pooling=params.pooling or self._pooling),
+        )
 
     def _check_token_ids(self, name: str, token_ids: Collection[int]) -> None:
         # Prompts are long and there may be many: no loop over their tokens in Python.
@@ -156,3 +204,8 @@ class RequestBuilder:
                 code="context_length_exceeded",
             )
         return params.max_tokens
+
+
+def _check_priority(priority: int) -> None:
+    if not -(2**31) <= priority < 2**31:
+        raise InvalidRequestError(f"priority must be an integer of 32 bits, but is {priority}", param="priority")

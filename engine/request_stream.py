@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Generic
 
 from engine.errors import OctavoError
-from engine.output_processor import OutputProcessor, merge
-from engine.outputs import RequestOutput
+from engine.processor import Output, Processor
 
 
-class RequestStream:
+class RequestStream(Generic[Output]):
     """A request's outputs as they come. What a slow reader has not taken is merged into one, so nothing piles up.
 
     Leaving before the end: call `abort`, or `aclose`. Iterating raises EngineDeadError when the request cannot go on,
     RequestFailedError when it is what ends the engine, and RequestTimeoutError when it took too long.
     """
 
-    def __init__(self, processor: OutputProcessor, abort: Any) -> None:
+    def __init__(self, processor: Processor[Output], abort: Any) -> None:
         self.processor = processor
         self.deaths_without_progress = 0  # of engines, since its latest token
         self.timer: asyncio.TimerHandle | None = None  # of its deadline
         self._abort = abort
-        self._pending: RequestOutput | None = None
+        self._pending: Output | None = None
         self._error: OctavoError | None = None
         self._done = False
         self._news = asyncio.Event()
@@ -32,8 +31,8 @@ class RequestStream:
         """Nothing more will be put."""
         return self._done or self._error is not None or self.processor.finished
 
-    def put(self, output: RequestOutput) -> None:
-        self._pending = output if self._pending is None else merge(self._pending, output)
+    def put(self, output: Output) -> None:
+        self._pending = output if self._pending is None else self.processor.merge(self._pending, output)
         if output.finished:
             self._cancel_timer()
         self._news.set()
@@ -43,10 +42,10 @@ class RequestStream:
         self._cancel_timer()
         self._news.set()
 
-    def __aiter__(self) -> RequestStream:
+    def __aiter__(self) -> RequestStream[Output]:
         return self
 
-    async def __anext__(self) -> RequestOutput:
+    async def __anext__(self) -> Output:
         if self._done:
             raise StopAsyncIteration
         while self._pending is None:

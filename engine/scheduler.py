@@ -143,6 +143,10 @@ class Scheduler:
                 for member in _together(sequence):
                     outputs.append(SequenceOutput(request_id=member.request_id, finish_reason="error", error=output.errors[i]))
                 continue
+            if i in output.pooled:
+                outputs.append(_pooled(sequence, output.pooled[i]))
+                self._finish(sequence, "stop", None)
+                continue
             prompt_logprobs = output.prompt_logprobs[i]
             if prompt_logprobs:  # those of a chunk that a preemption made it compute again were delivered already
                 prompt_logprobs = prompt_logprobs[max(0, sequence.num_prompt_logprobs_sent - step.input.starts[i]) :]
@@ -253,10 +257,10 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Take a running sequence's blocks and slot; it waits, and is computed again or swapped in (Kwon et al., 2023, section 4.5).
 
-        A beam search begins again: its beams share most of their blocks, which swapping would not.
+        A beam search begins again, and so does a mean over all tokens.
         """
         members = _together(sequence)
-        may_swap = sequence.search is None and self._preemption.prefers_swap(sequence.num_computed_tokens)
+        may_swap = sequence.may_be_swapped and self._preemption.prefers_swap(sequence.num_computed_tokens)
         if may_swap and self.block_manager.swap_out(sequence):
             self.num_swaps += 1
             self.num_swapped += 1
@@ -400,6 +404,11 @@ class Scheduler:
         assert all(s.status is SequenceStatus.WAITING for s in swapped), "a sequence is swapped out but does not wait"
         assert len(swapped) == self.num_swapped, "the count of swapped sequences is wrong"
         manager.check(self.running, swapped)
+
+
+def _pooled(sequence: Sequence, embedding: bytes) -> SequenceOutput:
+    num_cached_tokens = sequence.num_cached_tokens or 0
+    return SequenceOutput(request_id=sequence.request_id, finish_reason="stop", embedding=embedding, num_cached_tokens=num_cached_tokens)
 
 
 def _together(sequence: Sequence) -> list[Sequence]:

@@ -72,7 +72,7 @@ class Sequence:
     @property
     def num_shareable_tokens(self) -> int:
         """Leading tokens whose KV a sibling's blocks may hold for it: the prompt, but never its own last token, whose logits are needed."""
-        return 0 if self.wants_prompt_logprobs else min(self.num_prompt_tokens, len(self.token_ids) - 1)
+        return 0 if self.needs_every_prompt_token else min(self.num_prompt_tokens, len(self.token_ids) - 1)
 
     @property
     def is_paused(self) -> bool:
@@ -108,6 +108,18 @@ class Sequence:
         assert not self.block_table
         self.token_ids = list(self.request.prompt_token_ids)
         self.block_hashes = []
+
+    @property
+    def needs_every_prompt_token(self) -> bool:
+        """Something is made of each position of its prompt, so that keys and values which others computed are of no use."""
+        pooling = self.request.pooling
+        return self.wants_prompt_logprobs or (pooling is not None and pooling.needs_every_token)
+
+    @property
+    def may_be_swapped(self) -> bool:
+        """Whether it can go on from keys and values alone. The beams of a search share most of theirs, which swapping would not."""
+        pooling = self.request.pooling
+        return self.search is None and not (pooling is not None and pooling.needs_every_token)
 
     @property
     def wants_prompt_logprobs(self) -> bool:

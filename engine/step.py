@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.outputs import TokenLogprobs
+from engine.pooling_params import PoolingParams
 from engine.sampling_params import SamplingParams
 
 
@@ -24,6 +25,7 @@ class NewSequence(msgspec.Struct, frozen=True):
     block_ids: list[int]
     prompt_logprobs: int | None  # how many to give at each prompt position; None: none are wanted (any more)
     num_candidates: int | None = None  # for a beam: how many log probabilities its search chooses from
+    pooling: PoolingParams | None = None  # its hidden states become a vector, and nothing is drawn
 
 
 class BlockUpdate(msgspec.Struct, frozen=True):
@@ -43,7 +45,7 @@ class StepInput(msgspec.Struct, frozen=True):
     slots: list[int]  # the scheduled sequences, each once
     starts: list[int]  # position of the first token that the step computes
     query_lens: list[int]  # tokens that the step computes
-    samples: list[bool]  # whether the last computed token is the sequence's newest, so that the next one is drawn
+    samples: list[bool]  # whether the last computed token is the sequence's newest, so that the next one is drawn, or its vector is made
     # Whole blocks between device and host memory. All that leaves goes first, then what arrives, then block_copies, then the step computes:
     # a device block may be filled anew by the step that copies its content out.
     swap_outs: list[tuple[int, int]] = []  # (device block, host block)
@@ -57,6 +59,7 @@ class StepOutput(msgspec.Struct, frozen=True):
     logprobs: list[list[TokenLogprobs] | None]  # one for each new token, where asked for
     prompt_logprobs: list[list[TokenLogprobs] | None]  # of prompt tokens start + 1 ... start + query_len, where asked for
     errors: dict[int, str] = {}  # by place in the step: why this sequence, and no other, cannot go on; it has no new tokens then
+    pooled: dict[int, bytes] = {}  # by place in the step: the vector of a pooled sequence whose prompt is complete, float32 little-endian
     compute_seconds: float = 0.0  # the forward pass and the sampler
     swap_seconds: float = 0.0  # copies between device and host that have ended since the step before
     num_timed_swaps: int = 0  # the blocks that these moved

@@ -75,4 +75,5 @@ def new_sequence(sequence: Sequence) -> NewSequence:
         block_ids=list(sequence.block_table),
         prompt_logprobs=params.prompt_logprobs if sequence.wants_prompt_logprobs else None,
         num_candidates=None if sequence.search is None else sequence.search.num_candidates,
+        pooling=sequence.request.pooling,
     )

@@ -12,6 +12,7 @@ from engine.errors import ModelLoadError
 from engine.loader.fingerprint import fingerprint_file
 from engine.loader.gguf_file import GgufFile
 from engine.model_config import ModelConfig, RopeConfig
+from engine.pooling_params import Pooling
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,8 @@ ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
 }
+
+_POOLINGS: dict[int, Pooling | None] = {0: None, 1: "mean", 3: "last"}  # GGUF's numbers
 
 
 class GgufSource:
@@ -84,6 +87,7 @@ class GgufSource:
             dtype=self._dtype(),
             bos_token_id=bos_token_id(self.file),
             eos_token_ids=eos_token_ids(self.file),
+            pooling=self._pooling(),
         )
 
     def tokenizer(self) -> Tokenizer:
@@ -105,6 +109,13 @@ class GgufSource:
 
     def fingerprint(self) -> str:
         return fingerprint_file(self.path, self.file.data_offset)
+
+    def _pooling(self) -> Pooling | None:
+        """Raises ModelLoadError for a kind that is not supported: its embeddings would be wrong."""
+        kind = self._get("pooling_type", int, 0)
+        if kind not in _POOLINGS:
+            raise ModelLoadError(f"{self.path}: pooling of kind {kind} is not supported; supported are 1 (mean) and 3 (last)")
+        return _POOLINGS[kind]
 
     def _rope(self, head_size: int, context_length: int) -> RopeConfig:
         kind = self._get("rope.scaling.type", str, "none")

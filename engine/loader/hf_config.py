@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelLoadError
+from engine.loader.hf_pooling import read_pooling
 from engine.model_config import ModelConfig, RopeConfig
+from engine.pooling_params import Pooling
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+# Checkpoints of embedding models, which have no output layer.
+HEADLESS = {name.replace("ForCausalLM", "Model"): name for name in ARCHITECTURES}
 ROPE_KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 _DTYPES = ("float32", "float16", "bfloat16")
 
@@ -28,7 +32,13 @@ def read_config(directory: Path) -> ModelConfig:
     fields = _Fields(path, read_json(path))
     generation = read_generation_config(directory)
     eos_ids = [*_ids(fields.values.get("eos_token_id")), *_ids(generation.get("eos_token_id")), *_eos_ids_of_tokenizer(directory)]
-    return fields.model_config(tuple(dict.fromkeys(eos_ids)))
+    return fields.model_config(tuple(dict.fromkeys(eos_ids)), read_pooling(directory))
+
+
+def is_headless(config: dict[str, Any]) -> bool:
+    """Whether a config.json is of an embedding model, without an output layer."""
+    named = config.get("architectures")
+    return isinstance(named, list) and any(isinstance(name, str) and name in HEADLESS for name in named)
 
 
 def read_generation_config(directory: Path) -> dict[str, Any]:
@@ -57,7 +67,7 @@ class _Fields:
         self.path = path
         self.values = values
 
-    def model_config(self, eos_token_ids: tuple[int, ...]) -> ModelConfig:
+    def model_config(self, eos_token_ids: tuple[int, ...], pooling: Pooling | None) -> ModelConfig:
         architecture = self._architecture()
         self._refuse_quantization()
         hidden_size = self._count("hidden_size")
@@ -82,7 +92,8 @@ class _Fields:
             max_position_embeddings=context_length,
             rope=rope,
             sliding_window=self._sliding_window(architecture),
-            tie_word_embeddings=bool(self.values.get("tie_word_embeddings", False)),
+            # The output layer of a checkpoint that has none is never used, and so costs nothing.
+            tie_word_embeddings=bool(self.values.get("tie_word_embeddings", False)) or is_headless(self.values),
             attention_bias=attention_bias or architecture == "Qwen2ForCausalLM",
             attention_output_bias=attention_bias,
             qk_norm=architecture == "Qwen3ForCausalLM",
@@ -91,12 +102,13 @@ class _Fields:
             dtype=self._dtype(),
             bos_token_id=next(iter(_ids(self.values.get("bos_token_id"))), None),
             eos_token_ids=eos_token_ids,
+            pooling=pooling,
         )
 
     def _architecture(self) -> str:
         named = self.values.get("architectures") or []
-        for architecture in ARCHITECTURES:
-            if isinstance(named, list) and architecture in named:
+        for name, architecture in (*zip(ARCHITECTURES, ARCHITECTURES, strict=True), *HEADLESS.items()):
+            if isinstance(named, list) and name in named:
                 return architecture
         what = ", ".join(map(str, named)) if isinstance(named, list) and named else "no architecture"
         raise self._error(f"it names {what}; supported are {', '.join(ARCHITECTURES)}")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Sampling settings of generation_config.json that have the same name and meaning in SamplingParams.
 _GENERATION_SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+# Checkpoints of embedding models leave out the name of the part that they are.
+_BARE = ("embed_tokens.", "layers.", "norm.")
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -63,7 +65,8 @@ class HuggingFaceSource:
     def weights(self, progress: Progress | None = None) -> Iterator[tuple[str, Weight | torch.Tensor]]:
         from engine.loader.safetensors_weights import read_weights
 
-        return read_weights(self.weight_files(), self.config(), progress)
+        for name, weight in read_weights(self.weight_files(), self.config(), progress):
+            yield (f"model.{name}" if name.startswith(_BARE) else name), weight
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()

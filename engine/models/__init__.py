@@ -22,7 +22,18 @@ class Model(Protocol):
     def __init__(self, config: ModelConfig, max_model_len: int, device: torch.device) -> None: ...
 
     def forward(self, ops: Ops, batch: Batch, kv_caches: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [num_logits, vocab_size] at `batch.logits_indices`, written only as calls of `ops`."""
+        """Logits [num_logits, vocab_size] at `batch.logits_indices`, written only as calls of `ops`.
+
+        These are `logits` of the `hidden_states`.
+        """
+        ...
+
+    def hidden_states(self, ops: Ops, batch: Batch, kv_caches: list[torch.Tensor]) -> torch.Tensor:
+        """What the last norm gives for each token [num_tokens, hidden_size], written only as calls of `ops`."""
+        ...
+
+    def logits(self, ops: Ops, hidden_states: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """The rest of `forward`."""
         ...
 
 

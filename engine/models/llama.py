@@ -44,13 +44,19 @@ class LlamaForCausalLM:
             self.lm_head = Linear(self.parameters, {"lm_head": config.vocab_size}, config.hidden_size)
 
     def forward(self, ops: Ops, batch: Batch, kv_caches: list[torch.Tensor]) -> torch.Tensor:
+        return self.logits(ops, self.hidden_states(ops, batch, kv_caches), batch)
+
+    def hidden_states(self, ops: Ops, batch: Batch, kv_caches: list[torch.Tensor]) -> torch.Tensor:
         residual = self.embed_tokens(ops, batch.token_ids)  # [num_tokens, hidden_size]
         x: torch.Tensor | None = None
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
             x, residual = layer(ops, x, residual, kv_cache, self.cos_sin, batch)
         assert x is not None
         x, _ = self.norm.add(ops, x, residual)
-        return ops.linear(ops.gather_rows(x, batch.logits_indices), self.lm_head.packed)
+        return x
+
+    def logits(self, ops: Ops, hidden_states: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return ops.linear(ops.gather_rows(hidden_states, batch.logits_indices), self.lm_head.packed)
 
 
 class DecoderLayer:

@@ -96,6 +96,20 @@ def test_greedy_tokens_are_those_of_transformers_on_at_least_19_of_20_prompts(re
 
 
 @pytest.mark.parametrize(
+    ("quantization", "pooling", "least"), [("none", "mean", 1 - 1e-6), ("auto", "mean", 0.999), ("auto", "last", 0.999)]
+)
+def test_embeddings_point_where_those_of_transformers_do(
+    reference: LlamaForCausalLM, quantization: str, pooling: str, least: float
+) -> None:
+    llm = LLM(quantization=quantization, pooling=pooling, max_model_len=256, kv_cache_memory=64 << 20)
+    with torch.inference_mode():
+        for output in llm.embed(PROMPTS, use_tqdm=False):
+            states = reference.model(torch.tensor([output.prompt_token_ids])).last_hidden_state[0].double()
+            expected = torch.nn.functional.normalize(states.mean(0) if pooling == "mean" else states[-1], dim=0)
+            assert output.vector.astype(float) @ expected.numpy() > least
+
+
+@pytest.mark.parametrize(
     "settings",
     [
         {"attention_bias": True, "mlp_bias": True},
