@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import msgspec
 import numpy as np
@@ -121,7 +120,7 @@ class ModelRunner:
         """The same forward pass, recorded where the operations can be."""
         capture = getattr(self._ops, "capture", None)
         if capture is None or self._enforce_eager:
-            return partial(forward, self._ops)
+            return lambda batch: forward(self._ops, batch)
         recorded: Forward = capture(forward, self._buffers.capacity)
         return recorded
 

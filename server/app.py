@@ -19,7 +19,7 @@ from server.middleware import RequestMiddleware
 from server.rate_limits import EXPOSED_HEADERS
 from server.record import record_of
 from server.response_store import ResponseStore
-from server.routes import admin, chat, completions, health, messages, models, tokenize
+from server.routes import admin, chat, completions, embeddings, health, messages, models, tokenize
 from server.routes import responses as responses_routes
 from server.service import Phase, Service
 
@@ -41,7 +41,7 @@ def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
     app = FastAPI(title="Octavo", version=__version__, root_path=config.root_path, redirect_slashes=False, **_NO_PAGES)
     app.state.service, app.state.keys = service, keys
     app.state.responses, app.state.background = responses, BackgroundRuns()
-    for family in (admin, chat, completions, responses_routes, messages, models, tokenize, health):
+    for family in (admin, chat, completions, responses_routes, messages, embeddings, models, tokenize, health):
         app.include_router(family.router)
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(RequestValidationError, _answer_bad_query)

@@ -11,6 +11,7 @@ from engine.errors import EngineDeadError, InvalidRequestError
 from engine.outputs import RequestOutput, TokenLogprobs
 from engine.sampling_params import SamplingParams
 from server.errors import ApiError
+from server.protocol.embeddings import PooledBody
 from server.protocol.sampling import SamplingBody
 from server.rate_limits import UNSTATED_TOKENS
 from server.record import RequestRecord
@@ -53,7 +54,7 @@ class Generation:
         self._service = service
         self._record = record
         service.check_awake()
-        _charge(record, len(prompt_token_ids), params, service.engine.max_model_len)
+        charge(record, _most_tokens(len(prompt_token_ids), params, service.engine.max_model_len))
         self._stream = service.engine.generate(
             prompt_token_ids,
             params,
@@ -128,7 +129,7 @@ class Generation:
             self._leave()
 
 
-def fit_prompt(token_ids: list[int], body: SamplingBody, max_model_len: int, max_tokens: int | None, param: str) -> list[int]:
+def fit_prompt(token_ids: list[int], body: SamplingBody | PooledBody, max_model_len: int, max_tokens: int | None, param: str) -> list[int]:
     """The prompt after truncate_prompt_tokens, from the left. Raises InvalidRequestError for an empty one."""
     if not token_ids:
         raise InvalidRequestError(f"{param} is empty: there is nothing to go on from", param=param)
@@ -142,14 +143,17 @@ def fit_prompt(token_ids: list[int], body: SamplingBody, max_model_len: int, max
     return token_ids[-keep:]
 
 
-def _charge(record: RequestRecord, prompt_tokens: int, params: SamplingParams, longest: int) -> None:
+def charge(record: RequestRecord, most: int) -> None:
     """Charge the caller for all the tokens that a prompt may cost, and settle with what the request did cost once it has ended."""
     if not record.allowance.limits_tokens:
         return
-    answer_tokens = UNSTATED_TOKENS if params.max_tokens is None else params.max_tokens
-    # What goes beyond the context is for the engine to refuse, with words of its own.
-    most = prompt_tokens + params.num_sequences * max(0, min(answer_tokens, longest - prompt_tokens))
     record.allowance.take("tokens", most)
     if not record.charged_tokens:
         record.at_end.append(lambda: record.allowance.give_back(record.charged_tokens - record.prompt_tokens - record.completion_tokens))
     record.charged_tokens += most
+
+
+def _most_tokens(prompt_tokens: int, params: SamplingParams, longest: int) -> int:
+    answer_tokens = UNSTATED_TOKENS if params.max_tokens is None else params.max_tokens
+    # What goes beyond the context is for the engine to refuse, with words of its own.
+    return prompt_tokens + params.num_sequences * max(0, min(answer_tokens, longest - prompt_tokens))

@@ -29,6 +29,7 @@ from server.record import RequestRecord
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncLLMEngine
+    from server.embedding import Embedding
     from server.generation import Generation
 
 Result = TypeVar("Result")
@@ -60,7 +61,7 @@ class Service:
         self.metrics = Metrics(lambda: engine.stats)
         self.names = config.served_model_name or (_short_name(engine.source.name),)
         self._accepted_names = {*self.names, engine.source.name}
-        self.running: set[Generation] = set()
+        self.running: set[Generation | Embedding] = set()
         self._num_pending = 0  # requests that were admitted and have not ended
         self._admitted = 0  # their sequences
         self._idle = asyncio.Event()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import jiter
 from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
@@ -24,6 +24,8 @@ _MOST_DISCARDED = 4  # times the longest body
 
 class RequestBody(BaseModel):
     """The root of the request models. Strict, so that "5" is no number and 1 no truth value, as at OpenAI."""
+
+    token_lists: ClassVar[tuple[str, ...]] = ()  # fields, beside those that all bodies share, that may hold very many token ids
 
     model_config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
 
@@ -98,7 +100,7 @@ def parse_body(data: bytes, model: type[Body], table: dict[str, Parameter], allo
         raise ApiError(400, f"the body is not valid JSON: {str(error)[:_LONGEST_REASON]}", code="invalid_json") from error
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
-    check_counts(body, len(data))
+    check_counts(body, len(data), model.token_lists)
     return validated(body, model, table, allow_unknown)
 
 

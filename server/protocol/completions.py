@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from functools import partial
+from typing import Annotated, Any
 
 import msgspec
 from pydantic import Field, PlainValidator
 
 from engine.errors import InvalidRequestError
 from engine.sampling_params import SamplingParams
+from server.protocol.prompts import Prompt, PromptForms, as_prompts
 from server.protocol.sampling import SamplingBody
 
-Prompt: TypeAlias = str | list[int]
 MAX_PROMPTS = 1024
-
-
-def _as_prompts(value: Any) -> list[Prompt]:
-    """The prompts of a request, from the four forms that OpenAI allows."""
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, list):
-        raise ValueError("must be a string, a list of strings, a list of token ids, or a list of such lists")
-    if not value:
-        raise ValueError("must not be empty")
-    if _are_ids(value):
-        return [value]
-    if len(value) > MAX_PROMPTS:
-        raise ValueError(f"must hold at most {MAX_PROMPTS} prompts")
-    if all(isinstance(item, str) for item in value) or all(isinstance(item, list) and item and _are_ids(item) for item in value):
-        return value
-    raise ValueError("must be a string, a list of strings, a list of token ids, or a list of such lists, none of them empty")
-
-
-def _are_ids(value: list[Any]) -> bool:
-    return all(type(item) is int for item in value)
 
 
 class CompletionRequest(SamplingBody):
     """The implemented parameters of a completion. OpenAI's default of 16 tokens holds here too."""
 
-    prompt: Annotated[list[Prompt], PlainValidator(_as_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]])]
+    prompt: Annotated[list[Prompt], PlainValidator(partial(as_prompts, most=MAX_PROMPTS), json_schema_input_type=PromptForms)]
     echo: bool = False
     max_tokens: Annotated[int, Field(ge=0)] = 16  # 0: the prompt alone, for scoring
     logprobs: int | None = None

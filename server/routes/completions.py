@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request
 from engine.errors import InvalidRequestError
 from server.generation import Generation, fit_prompt
 from server.protocol import fates
-from server.protocol.completions import CompletionRequest, Prompt
+from server.protocol.completions import CompletionRequest
+from server.protocol.prompts import Prompt
 from server.record import record_of
 from server.render.completions import CompletionAnswer
 from server.render.tokens import TokenText

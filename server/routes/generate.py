@@ -14,6 +14,7 @@ from server.generation import Terms
 from server.keys import key_in
 from server.presence import while_connected
 from server.protocol.body import RequestBody, check_content_type, parse_body, read_body
+from server.protocol.embeddings import PooledBody
 from server.protocol.fate import Parameter
 from server.protocol.sampling import SamplingBody
 from server.record import record_of
@@ -36,13 +37,13 @@ async def body_of(request: Request, model: type[Body], table: dict[str, Paramete
     return await service.read(len(data), lambda: parse_body(data, model, table, service.config.allow_unknown_parameters))
 
 
-def terms_of(request: Request, body: SamplingBody) -> Terms:
+def terms_of(request: Request, body: SamplingBody | PooledBody) -> Terms:
     """The terms on which a body asks to be served."""
     timeout = body.timeout if body.timeout is not None else service_of(request).config.request_timeout
     return Terms(body.priority, _cache_salt_of(request, body), _tenant_of(request, body), timeout)
 
 
-def _cache_salt_of(request: Request, body: SamplingBody) -> str | None:
+def _cache_salt_of(request: Request, body: SamplingBody | PooledBody) -> str | None:
     """With whom a request shares cached prefixes: with all of the same salt, and where keys are isolated, with its key's alone."""
     if not service_of(request).config.isolate_keys:
         return body.cache_salt
@@ -59,7 +60,7 @@ def owner_of(request: Request) -> str:
     return f"anonymous:{hashlib.sha256(key).hexdigest()[:16]}" if key else ""
 
 
-def _tenant_of(request: Request, body: SamplingBody) -> str:
+def _tenant_of(request: Request, body: SamplingBody | PooledBody) -> str:
     """Whose turn a request takes: its owner's. Where all clients have one key or none, that of the user whom the client names."""
     if record_of(request).caller.is_shared and body.end_user is not None:
         return f"user:{body.end_user}"
