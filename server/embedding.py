@@ -30,6 +30,7 @@ class Embedding:
     def __init__(
         self, service: Service, record: RequestRecord, token_ids: list[int], params: PoolingParams, request_id: str, terms: Terms
     ) -> None:
+        service.check_awake()
         self._service = service
         self._end: ApiError | None = None
         self._stream = service.engine.embed(
@@ -69,7 +70,6 @@ async def embed(
     """The embeddings of token ids, in their order. Raises what `Service.admit` and `Embedding` raise; then nothing is left running."""
     limits, most_waiting = service.config, service.engine.config.max_waiting_requests
     at_once = min(len(prompts), _MOST_AT_ONCE, limits.max_sequences_per_request, limits.max_pending_requests, most_waiting or _MOST_AT_ONCE)
-    service.check_awake()
     service.admit(record, at_once, 1)
     charge(record, sum(map(len, prompts)))
     outputs: dict[int, EmbeddingOutput] = {}

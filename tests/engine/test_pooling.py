@@ -259,7 +259,7 @@ async def test_embeddings_survive_the_death_of_the_engine_and_end_when_nobody_wa
         (expected,) = [output.embedding async for output in engine.embed(prompt, PoolingParams(), "undisturbed")]
         streams = [engine.embed(prompt, PoolingParams(), f"s{i}") for i in range(6)]
         text = engine.generate([5, 6], SamplingParams(max_tokens=60, ignore_eos=True), "text")
-        while engine.stats.num_running < 2:
+        while not (engine.stats.num_running and engine.stats.num_waiting):
             await asyncio.sleep(0.001)
         assert engine._process.pid is not None
         os.kill(engine._process.pid, signal.SIGKILL)
