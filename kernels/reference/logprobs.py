@@ -14,9 +14,20 @@ def logprobs(logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArra
     shifted = logits - logits.amax(-1, keepdim=True)
     # Integers, as on CUDA the order of a sum may depend on the row's place in memory: up to 2**22 of them do not overflow.
     total = shifted.exp().mul_(2.0**40).to(torch.int64).sum(-1, keepdim=True)
-    values = shifted - (total.double() * 2.0**-40).log().float()
-    index = torch.from_numpy(token_ids).to(logits.device).unsqueeze(1)
-    ranks = (logits > logits.gather(1, index)).sum(-1) + 1
+    index = torch.from_numpy(token_ids).to(logits.device)
+    ranks = (logits > logits.gather(1, index.unsqueeze(1))).sum(-1) + 1
+    return assemble(logits, (total.double() * 2.0**-40).log().float(), index, ranks, num_top)
+
+
+def assemble(
+    logits: torch.Tensor, normalizers: torch.Tensor, token_ids: torch.Tensor, ranks: torch.Tensor, num_top: NDArray[np.int32]
+) -> RowLogprobs:
+    """The result, given the log of each row's sum of exp(logit - largest) in `normalizers` [R, 1], and the rank of its token [R]."""
+    largest = logits.amax(-1, keepdim=True)
+
+    def values(index: torch.Tensor) -> NDArray[np.float32]:
+        return (logits.gather(1, index) - largest - normalizers).cpu().numpy()
+
     top_ids = _top(logits, num_top)
     top_index = torch.from_numpy(top_ids).to(logits.device, torch.int64)
     top_logits = logits.gather(1, top_index).cpu().numpy()
@@ -24,11 +35,11 @@ def logprobs(logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArra
     is_new = np.ones(top_ids.shape, np.bool_)  # not the equal of the one before
     is_new[:, 1:] = top_logits[:, 1:] != top_logits[:, :-1]
     return RowLogprobs(
-        chosen=values.gather(1, index).squeeze(1).cpu().numpy(),
+        chosen=values(token_ids.unsqueeze(1))[:, 0],
         ranks=ranks.cpu().numpy(),
         top_ids=top_ids,
         top_ranks=np.maximum.accumulate(np.where(is_new, places, 0), axis=-1),
-        top_values=values.gather(1, top_index).cpu().numpy(),
+        top_values=values(top_index),
     )
 
 

@@ -8,8 +8,6 @@ import triton
 from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch, QkNorm
-from kernels.reference.logprobs import logprobs
-from kernels.reference.sampling import sample
 from kernels.sampling import DrawSettings, RowLogprobs
 from kernels.triton.activation import gelu_tanh_and_mul, silu_and_mul
 from kernels.triton.attention import PagedAttention
@@ -18,6 +16,8 @@ from kernels.triton.interpreter import mend_interpreter
 from kernels.triton.linear import PackedLinear, has_fp8, pack_linear
 from kernels.triton.norm import add_rms_norm, rms_norm
 from kernels.triton.rotary import rotary_and_write_kv
+from kernels.triton.sampling import sample
+from kernels.triton.token_logprobs import logprobs
 from kernels.weights import Weight
 
 if triton.knobs.runtime.interpret:
@@ -27,8 +27,8 @@ if triton.knobs.runtime.interpret:
 class TritonOps:
     """The contracts of `kernels.ops.Ops` on a GPU; on CPU tensors too when Triton runs as an interpreter (TRITON_INTERPRET=1), for tests.
 
-    No operation reads a tensor back to the host or allocates anything but its result, so a forward pass can be captured as a
-    CUDA graph. The kernels are batch invariant, but dense products are cuBLAS's, which are not, unless `deterministic` asks
+    No operation of a forward pass reads a tensor back to the host or allocates anything but its result, so it can be captured as a CUDA
+    graph. The kernels are batch invariant, but dense products are cuBLAS's, which are not, unless `deterministic` asks
     for Triton's in their place, and for attention that multiplies with one instruction. Raises ValueError for a device that Triton
     cannot compute on.
     """

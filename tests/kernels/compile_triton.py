@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
@@ -21,7 +22,9 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from kernels.batch import AttentionShape, Batch
-from kernels.triton import TritonOps, activation, attention, blocks, fp8_matmul, matmul, norm, quantized_matmul, rotary, tuning
+from kernels.sampling import DrawSettings
+from kernels.triton import TritonOps, activation, attention, blocks, fp8_matmul, matmul, norm, quantized_matmul, rotary, sampling, tuning
+from kernels.triton.token_logprobs import logprobs
 from kernels.weights import QuantizedWeight
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
@@ -64,6 +67,7 @@ def main(architectures: list[int]) -> None:
                 launch_fp8(dtype, ROW_CLASSES if dtype == torch.bfloat16 else ROW_CLASSES[:1])
         compiler.case = {"dtype": str(torch.bfloat16)}
         launch_quantized(torch.bfloat16)
+        launch_sampling()
         compiler.case = {"dtype": str(torch.bfloat16), "head_size": 128, "window": 4096}
         launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5, 4096))
         compiler.case = {"dtype": str(torch.bfloat16), "head_size": 80}
@@ -201,6 +205,14 @@ def multiply_quantized(
     for num_rows in row_counts:
         x = torch.zeros(num_rows or 1, 4096, dtype=dtype)
         quantized_matmul.quantized_matmul(x, packed, None, deterministic=num_rows is None)
+
+
+def launch_sampling() -> None:
+    logits, zeros = torch.zeros(2, 128256), np.zeros(2)
+    ints = zeros.astype(np.uint64)
+    settings = DrawSettings(zeros.astype(np.float32), zeros.astype(np.float32), zeros.astype(np.int32), zeros, ints, ints, ints)
+    sampling.sample(logits, settings)
+    logprobs(logits, zeros.astype(np.int64), zeros.astype(np.int32))
 
 
 def launch_fp8(dtype: torch.dtype, row_counts: tuple[int | None, ...]) -> None:

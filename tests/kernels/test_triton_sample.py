@@ -1,0 +1,100 @@
+"""Triton's sampling and log probabilities against the reference; tests/engine/test_sampler.py has the definitions that both must meet."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_cases import make_logits, make_settings, select
+from triton_cases import DEVICE, both_ops
+
+from kernels import random as counter_based
+from kernels.triton import sampling, token_logprobs
+from kernels.triton.philox import uniform
+
+OPS, REFERENCE = both_ops(torch.float32)
+SEEDS = st.integers(0, 2**32)
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 300), st.sampled_from([64, 4096]), SEEDS)
+def test_it_draws_what_the_reference_draws(vocab_size, tile, seed):
+    random = np.random.default_rng(seed)
+    logits, draws = make_logits(4, vocab_size, random).to(DEVICE), make_settings(4, random)
+    before = logits.clone()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "TILE", tile)
+        drawn = OPS.sample(logits, draws)
+    assert torch.equal(logits, before)
+    assert drawn.tolist() == REFERENCE.sample(logits, draws).tolist()
+
+
+def test_a_rows_token_is_its_own():
+    random = np.random.default_rng(5)
+    logits, draws = make_logits(4, 200, random).to(DEVICE), make_settings(4, random)
+    together = OPS.sample(logits, draws)
+    for row in range(4):
+        assert OPS.sample(logits[row : row + 1], select(draws, [row]))[0] == together[row]
+
+
+def test_rows_without_a_finite_largest_logit_give_no_token():
+    logits = torch.zeros(5, 20, device=DEVICE)
+    logits[0] = -torch.inf
+    logits[1, 3] = torch.nan
+    logits[2, 3] = torch.inf
+    logits[3, 3] = -torch.inf
+    draws = make_settings(5, np.random.default_rng(0))
+    for temperature in (0.0, 1.0):
+        drawn = OPS.sample(logits, dataclasses.replace(draws, temperature=np.full(5, temperature, np.float32)))
+        assert (drawn < 0).tolist() == [True, True, True, False, False]
+
+
+@triton.jit
+def uniform_kernel(out_ptr, words_ptr, num_words: tl.constexpr):
+    row = tl.program_id(0)
+    tl.store(
+        out_ptr + row, uniform(tl.load(words_ptr + row), tl.load(words_ptr + num_words + row), tl.load(words_ptr + 2 * num_words + row))
+    )
+
+
+def test_random_numbers_have_the_bits_of_those_drawn_on_the_host():
+    words = np.random.default_rng(0).integers(0, 2**64, (3, 50), np.uint64)
+    words[:, 0] = 2**64 - 1
+    words[1] &= 0xFFFFFFFF
+    out = torch.empty(50, dtype=torch.float64, device=DEVICE)
+    uniform_kernel[(50,)](out, torch.from_numpy(words.view(np.int64)).to(DEVICE), num_words=50)
+    assert out.cpu().numpy().tolist() == counter_based.uniform(*words).tolist()
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 300), st.sampled_from([64, 4096]), SEEDS)
+def test_log_probabilities_and_their_order_are_the_references(vocab_size, tile, seed):
+    random = np.random.default_rng(seed)
+    logits = make_logits(4, vocab_size, random).to(DEVICE)
+    token_ids, num_top = random.integers(0, vocab_size, 4), np.minimum(random.choice([0, 1, 5, 20], 4), vocab_size).astype(np.int32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_logprobs, "TILE", tile)
+        found = OPS.logprobs(logits, token_ids, num_top)
+    expected = REFERENCE.logprobs(logits, token_ids, num_top)
+    assert found.ranks.tolist() == expected.ranks.tolist()
+    np.testing.assert_allclose(found.chosen, expected.chosen, rtol=1e-5, atol=1e-5)
+    assert found.top_ids.tolist() == expected.top_ids.tolist()
+    assert found.top_ranks.tolist() == expected.top_ranks.tolist()
+    np.testing.assert_allclose(found.top_values, expected.top_values, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_rows_with_a_nan_or_without_a_finite_largest_logit_have_no_log_probabilities():
+    logits = torch.zeros(3, 20, device=DEVICE)
+    logits[0, 3] = torch.nan
+    logits[1, 3] = torch.inf
+    for ops in (OPS, REFERENCE):
+        found = ops.logprobs(logits, np.array([5, 5, 5]), np.array([2, 2, 2], np.int32))
+        assert np.isnan(found.chosen).tolist() == [True, True, False]
+        assert np.isnan(found.top_values).tolist() == [[True, True], [True, True], [False, False]]
