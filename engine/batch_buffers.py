@@ -73,7 +73,8 @@ class StepArrays:
 class BatchBuffers:
     """A batch's tensors at fixed addresses, filled anew for each step without a loop over sequences.
 
-    On a GPU the arrays are filled in pinned host memory and then copied, one copy a tensor, without waiting.
+    On a GPU the arrays are filled in pinned host memory and then copied, one copy a tensor, without waiting for the copies; the next step's
+    filling waits for them, which are over unless neither of the last two steps sampled a token.
     """
 
     def __init__(self, max_tokens: int, max_seqs: int, max_blocks: int, block_size: int, device: torch.device) -> None:
@@ -91,11 +92,14 @@ class BatchBuffers:
         self._host = {name: torch.zeros(shape, dtype=dtype, pin_memory=pinned) for name, (shape, dtype) in shapes.items()}
         self._arrays = {name: tensor.numpy() for name, tensor in self._host.items()}
         self._device = self._host if device.type == "cpu" else {name: t.to(device) for name, t in self._host.items()}
+        self._copied = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
         # A view of everything, for recording: the longest query is all tokens, the longest sequence all blocks.
         self.capacity = self._batch(max_tokens, max_seqs, max_seqs, max_tokens, max_blocks * block_size)
 
     def fill(self, tables: SlotTables, step: StepArrays, prompt_rows: NDArray[np.int64] | None = None) -> Batch:
         """The batch of one step. Logits are wanted of each sampling sequence's last token, then of `prompt_rows` (rows of the batch)."""
+        if self._copied is not None:
+            self._copied.synchronize()
         arrays, block_size = self._arrays, self._block_size
         num_seqs = len(step.slots)
         query_start_loc = arrays["query_start_loc"][: num_seqs + 1]
@@ -136,5 +140,7 @@ class BatchBuffers:
         if device is not self._host:
             for name, part in parts.items():
                 device[name][part].copy_(self._host[name][part], non_blocking=True)
+            if self._copied is not None:
+                self._copied.record()
         views = {name: device[name][part] for name, part in parts.items()}
         return Batch(num_tokens=num_tokens, num_seqs=num_seqs, max_query_len=max_query_len, max_seq_len=max_seq_len, **views)

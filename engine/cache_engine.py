@@ -62,8 +62,7 @@ class CacheEngine:
         """Copy blocks, (source, destination) each, in all layers; the result is that of one copy after the other."""
         for independent in _in_waves(pairs):
             indices = torch.tensor(independent, dtype=torch.int64, device=self.pool.device)
-            for kv_cache in self.kv_caches:
-                self._ops.copy_blocks(kv_cache, indices)
+            self._ops.copy_blocks(self.pool, indices)
 
 
 def _in_waves(pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:

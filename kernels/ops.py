@@ -101,8 +101,10 @@ class Ops(Protocol):
         """x[rows]: [T, n], [R] int32 -> [R, n]."""
         ...
 
-    def copy_blocks(self, kv_cache: torch.Tensor, pairs: torch.Tensor) -> None:
-        """Copy whole blocks of one layer: pairs is [P, 2] int64 of (source, destination); no block is both."""
+    def copy_blocks(self, pool: torch.Tensor, pairs: torch.Tensor) -> None:
+        """Copy whole blocks: pool is [num_blocks, ...], of one layer or of all, contiguous inside a block; pairs is [P, 2] int64 of
+        (source, destination); no block is both.
+        """
         ...
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:

@@ -122,18 +122,18 @@ class CpuOps:
         self._emit(structs.GatherArgs, Step(num_logits=rows.shape[0]), x=x, indices=rows, out=out, features=x.shape[1])
         return out
 
-    def copy_blocks(self, kv_cache: torch.Tensor, pairs: torch.Tensor) -> None:
+    def copy_blocks(self, pool: torch.Tensor, pairs: torch.Tensor) -> None:
         if pairs.dtype != torch.int64 or not pairs.is_contiguous():
             raise ValueError("pairs must be contiguous int64")
-        size = kv_cache.element_size()
+        size = pool.element_size()
         self._emit(
             structs.CopyBlocksArgs,
             Step(),
-            cache=kv_cache,
+            cache=pool,
             pairs=pairs,
             num_pairs=pairs.shape[0],
-            stride_bytes=kv_cache.stride(0) * size,
-            block_bytes=kv_cache[0].numel() * size,
+            stride_bytes=pool.stride(0) * size,
+            block_bytes=pool[0].numel() * size,
         )
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:

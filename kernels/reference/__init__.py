@@ -115,8 +115,8 @@ class ReferenceOps:
     def gather_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return x[rows.long()]
 
-    def copy_blocks(self, kv_cache: torch.Tensor, pairs: torch.Tensor) -> None:
-        kv_cache[pairs[:, 1]] = kv_cache[pairs[:, 0]]
+    def copy_blocks(self, pool: torch.Tensor, pairs: torch.Tensor) -> None:
+        pool[pairs[:, 1]] = pool[pairs[:, 0]]
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
         return sample(logits, settings)

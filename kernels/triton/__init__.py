@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 import triton
@@ -12,6 +15,7 @@ from kernels.sampling import DrawSettings, RowLogprobs
 from kernels.triton.activation import gelu_tanh_and_mul, silu_and_mul
 from kernels.triton.attention import PagedAttention
 from kernels.triton.blocks import copy_blocks
+from kernels.triton.graphs import CudaRecorder, DecodeGraphs, repeat_eagerly
 from kernels.triton.interpreter import mend_interpreter
 from kernels.triton.linear import PackedLinear, has_fp8, pack_linear
 from kernels.triton.norm import add_rms_norm, rms_norm
@@ -47,6 +51,11 @@ class TritonOps:
         if has_fp8(device):
             self.kv_dtypes += (torch.float8_e4m3fn,)
         self._attention = PagedAttention(device, one_instruction=deterministic)
+
+    def capture(self, forward: Callable[[TritonOps, Batch], torch.Tensor], capacity: Batch) -> DecodeGraphs:
+        """Decodes as CUDA graphs, recorded now; other batches operation by operation."""
+        record = CudaRecorder(self.device) if self.device.type == "cuda" else repeat_eagerly
+        return DecodeGraphs(partial(forward, self), capacity, record)
 
     def pack_linear(self, weight: Weight, bias: torch.Tensor | None) -> PackedLinear:
         return pack_linear(weight, bias, self.device, self.dtype, deterministic=self.batch_invariant)
@@ -91,8 +100,8 @@ class TritonOps:
     def gather_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return x.index_select(0, rows)
 
-    def copy_blocks(self, kv_cache: torch.Tensor, pairs: torch.Tensor) -> None:
-        copy_blocks(kv_cache, pairs)
+    def copy_blocks(self, pool: torch.Tensor, pairs: torch.Tensor) -> None:
+        copy_blocks(pool, pairs)
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
         return sample(logits, settings)

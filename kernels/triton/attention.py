@@ -16,6 +16,7 @@ from kernels.triton.attention_prefill import attention_prefill_kernel
 SPLIT = 512  # keys of one decode program; a multiple of the tile
 PREFILL_ROWS = 128  # query heads times tokens of one prefill program
 FEW_PREFILL_ROWS = 32  # too few for wgmma, the instruction of sm_90 for 64 rows and more
+DECODE_PROGRAMS = 2048  # of one launch, about: several for each processor of a large GPU
 PARTIAL_FLOATS = 1 << 24  # 64 MiB: 64 sequences of 30,000 tokens with 32 heads of 128
 
 
@@ -105,7 +106,8 @@ class PagedAttention:
         num_stats = len(seqs) * shape.num_heads * num_splits * 2
         partials = (self._partials[num_stats:], self._partials)  # accumulators behind tops and totals
         rows = triton.next_power_of_2(shape.num_heads // shape.num_kv_heads)
-        attention_decode_kernel[(len(seqs), shape.num_kv_heads, num_splits)](
+        programs = min(num_splits, triton.cdiv(DECODE_PROGRAMS, len(seqs) * shape.num_kv_heads))
+        attention_decode_kernel[(len(seqs), shape.num_kv_heads, programs)](
             out,
             *partials,
             qkv,

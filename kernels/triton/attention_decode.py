@@ -36,7 +36,10 @@ def attention_decode_kernel(
     ROWS: tl.constexpr,  # at least GROUP, and at least the 16 of a tensor core's tile
     PARTIAL: tl.constexpr,
 ):
-    """One program per sequence, kv head and split (flash-decoding: Dao et al., 2023): grid (num_seqs of this launch, K, num_splits).
+    """Sequences, kv heads and splits are computed side by side (flash-decoding: Dao et al., 2023): grid (num_seqs of this launch, K, P).
+
+    A program takes every P-th split, so the bound on contexts that a CUDA graph is recorded with, and most contexts are far from, makes no
+    crowd of programs without work. Each split is computed by itself: P changes no bits.
 
     All query heads of a kv head are rows of one tile, so its keys and values are read once. Sequences with more queries, or none, are
     left to the prefill kernel. PARTIAL: the splits' sums are stored for `attention_merge_kernel`; else one split holds every context
@@ -49,9 +52,7 @@ def attention_decode_kernel(
         return
     position = tl.load(seq_lens_ptr + seq) - 1
     first_key = first_visible_key(position, WINDOW)
-    split = first_key // SPLIT + tl.program_id(2)
-    if split * SPLIT > tl.maximum(position, 0):
-        return
+    first_split = first_key // SPLIT
 
     rows = tl.arange(0, ROWS)
     dims = tl.arange(0, D_PAD)
@@ -60,15 +61,17 @@ def attention_decode_kernel(
     q = tl.load(qkv_ptr + token.to(tl.int64) * qkv_stride + heads[:, None] * D + dims[None, :], mask=stored, other=0.0)
     positions = tl.zeros([ROWS], tl.int32) + position
     keys_ptr = kv_cache_ptr + kv_head * BLOCK_SIZE * D
-    top, total, acc = attend_split(
-        q, positions, keys_ptr, block_stride, block_tables_ptr + seq.to(tl.int64) * table_stride, split, first_key, position, scale_log2,
-        K, D, D_PAD, BLOCK_SIZE, SPLIT, TILE, WINDOW, Q_IN_REGISTERS=True,
-    )  # fmt: skip
-    if PARTIAL:
-        place = (tl.program_id(0) * (K * GROUP) + heads).to(tl.int64) * num_splits + tl.program_id(2)
-        tl.store(partial_stats_ptr + place * 2, top, mask=rows < GROUP)
-        tl.store(partial_stats_ptr + place * 2 + 1, total, mask=rows < GROUP)
-        tl.store(partial_acc_ptr + place[:, None] * D + dims[None, :], acc, mask=stored)
-    else:
-        out = normalize(total, acc).to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + token.to(tl.int64) * out_stride + heads[:, None] * D + dims[None, :], out, mask=stored)
+    table_ptr = block_tables_ptr + seq.to(tl.int64) * table_stride
+    for split in tl.range(first_split + tl.program_id(2), tl.maximum(position, 0) // SPLIT + 1, tl.num_programs(2)):
+        top, total, acc = attend_split(
+            q, positions, keys_ptr, block_stride, table_ptr, split, first_key, position, scale_log2,
+            K, D, D_PAD, BLOCK_SIZE, SPLIT, TILE, WINDOW, Q_IN_REGISTERS=True,
+        )  # fmt: skip
+        if PARTIAL:
+            place = (tl.program_id(0) * (K * GROUP) + heads).to(tl.int64) * num_splits + split - first_split
+            tl.store(partial_stats_ptr + place * 2, top, mask=rows < GROUP)
+            tl.store(partial_stats_ptr + place * 2 + 1, total, mask=rows < GROUP)
+            tl.store(partial_acc_ptr + place[:, None] * D + dims[None, :], acc, mask=stored)
+        else:
+            out = normalize(total, acc).to(out_ptr.dtype.element_ty)
+            tl.store(out_ptr + token.to(tl.int64) * out_stride + heads[:, None] * D + dims[None, :], out, mask=stored)

@@ -7,15 +7,15 @@ import triton
 import triton.language as tl
 
 
-def copy_blocks(kv_cache: torch.Tensor, pairs: torch.Tensor) -> None:
-    """kv_cache [num_blocks, 2, K, block_size, D] in place, pairs [P, 2] int64; the contract is `Ops.copy_blocks`."""
+def copy_blocks(pool: torch.Tensor, pairs: torch.Tensor) -> None:
+    """pool [num_blocks, ...] in place, pairs [P, 2] int64; the contract is `Ops.copy_blocks`."""
     num_pairs = pairs.shape[0]
     if num_pairs == 0:
         return
-    elements = kv_cache[0].numel()
+    elements = pool[0].numel()
     chunk = min(4096, triton.next_power_of_2(elements))
     copy_blocks_kernel[(num_pairs, triton.cdiv(elements, chunk))](
-        kv_cache, pairs, kv_cache.stride(0), pairs.stride(0), ELEMENTS=elements, CHUNK=chunk, num_warps=4, enable_fp_fusion=True
+        pool, pairs, pool.stride(0), pairs.stride(0), ELEMENTS=elements, CHUNK=chunk, num_warps=4, enable_fp_fusion=True
     )
 
 

@@ -24,6 +24,8 @@ from triton.runtime.jit import JITFunction
 from kernels.batch import AttentionShape, Batch
 from kernels.sampling import DrawSettings
 from kernels.triton import TritonOps, activation, attention, blocks, fp8_matmul, matmul, norm, quantized_matmul, rotary, sampling, tuning
+from kernels.triton.graphs import decode_batch
+from kernels.triton.padding import pad_decodes
 from kernels.triton.token_logprobs import logprobs
 from kernels.weights import QuantizedWeight
 
@@ -169,6 +171,7 @@ def launch_attention(
     cache = torch.zeros(2, 2, shape.num_kv_heads, 16, shape.head_size, dtype=cache_dtype or dtype)
     attend = attention.PagedAttention(torch.device("cpu"), one_instruction=deterministic)
     attend(qkv, cache, batch, shape)
+    pad_decodes(decode_batch(batch, num_seqs), batch.seq_lens)
     batch.max_query_len, batch.max_seq_len = 1, 100
     attend(qkv, cache, batch, shape)
     rotary.rotary_and_write_kv(qkv, cache, torch.zeros(8, shape.head_size), batch.positions, batch.slot_mapping, shape)
