@@ -42,6 +42,7 @@ RESPONSES = by_name(
         implemented("user", "as in chat"),
         implemented("safety_identifier", "the same as `user`"),
         implemented("stop", "as in chat", extra=True),
+        implemented("thinking_token_budget", "as in chat", extra=True),
         accepted("prompt_cache_key", _NO_HINT),
         accepted("prompt_cache_options", _NO_HINT),
         accepted("prompt_cache_retention", _NO_HINT),

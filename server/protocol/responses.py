@@ -108,6 +108,7 @@ class ResponsesRequest(ResponseInput, TranslatedBody):
     user: str | None = None
     safety_identifier: str | None = None
     stop: str | list[str] | None = None
+    thinking_token_budget: int | None = None
 
     def check(self) -> None:
         super().check()

@@ -22,6 +22,7 @@ PASSED_ON = {
     "cache_salt": "as in chat",
     "timeout": "seconds until the request, waiting or running, ends with 408 (504 in Anthropic's shape)",
     "chat_template_kwargs": "variables for the chat template",
+    "structured_outputs": "as in chat",
 }
 
 
@@ -42,6 +43,7 @@ class TranslatedBody(RequestBody):
     cache_salt: str | None = None
     timeout: float | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
 
     def passed_on(self) -> dict[str, Any]:
         """The parameters that chat takes as they are."""

@@ -32,7 +32,7 @@ NAMES = {
     "parallel_tool_calls": "tool_choice",
     "continue_final_message": "messages",
 }
-INNER_NAMES = {"function": "", "parameters": "input_schema", "tool_call_id": "tool_use_id"}
+INNER_NAMES = {"function": "", "json_schema": "", "parameters": "input_schema", "tool_call_id": "tool_use_id"}
 
 # Which blocks may stand in whose messages.
 _BLOCKS = {"user": (TextBlock, ToolResultBlock), "system": (TextBlock,), "assistant": (TextBlock, ThinkingBlock, ToolUseBlock)}

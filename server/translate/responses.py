@@ -28,7 +28,7 @@ NAMES = {
     "verbosity": "text.verbosity",
     "reasoning_effort": "reasoning.effort",
 }
-INNER_NAMES = {"function": "", "allowed_tools": "", "tool_call_id": "call_id"}
+INNER_NAMES = {"function": "", "json_schema": "", "allowed_tools": "", "tool_call_id": "call_id"}
 
 
 @dataclass
@@ -85,6 +85,7 @@ def _sampling_fields(body: ResponsesRequest) -> dict[str, Any]:
         "user": body.user,
         "safety_identifier": body.safety_identifier,
         "stop": body.stop,
+        "thinking_token_budget": body.thinking_token_budget,
     }
     if body.wants_logprobs:
         fields |= {"logprobs": True, "top_logprobs": body.top_logprobs}
