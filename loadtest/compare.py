@@ -14,6 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,10 @@ def main() -> None:
 class Side:
     """One engine in a process of its own, which reads one JSON line per job and answers with the seconds that it took."""
 
-    def __init__(self, command: list[str], model: Path, max_num_seqs: int) -> None:
-        arguments = [str(model), str(max_num_seqs), str(os.cpu_count())]
+    def __init__(self, command: list[str], model: Path, max_num_seqs: int, settings: Sequence[str] = ()) -> None:
+        arguments = [str(model), str(max_num_seqs), str(os.cpu_count()), *settings]
         self._process = subprocess.Popen([*command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.pid = self._process.pid
 
     def run(self, prompts: list[list[int]], new_tokens: int) -> float:
         assert self._process.stdin is not None

@@ -1,17 +1,19 @@
-"""Octavo, in process."""
+"""Octavo, in process. Further arguments are settings: `kv_cache_dtype=float16`."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from typing import Any
 
 from octavo import LLM, SamplingParams
 
 
 def main() -> None:
-    model, max_num_seqs, num_threads = sys.argv[1:]
-    llm = LLM(model, max_num_seqs=int(max_num_seqs), num_threads=int(num_threads))
+    model, max_num_seqs, num_threads, *others = sys.argv[1:]
+    settings: dict[str, Any] = {name: int(value) if value.isdigit() else value for name, value in (other.split("=") for other in others)}
+    llm = LLM(model, max_num_seqs=int(max_num_seqs), num_threads=int(num_threads), **settings)
     for line in sys.stdin:
         job = json.loads(line)
         params = SamplingParams(temperature=0, max_tokens=job["new_tokens"], ignore_eos=True)
