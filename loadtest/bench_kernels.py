@@ -30,8 +30,8 @@ CONTEXT, PROMPT = 100, 512
 
 
 def random_weight(form: str, out_features: int, in_features: int) -> Weight:
-    if form == "f32":
-        return DenseWeight(torch.randn(out_features, in_features) * 0.05)
+    if form in ("f32", "f16"):
+        return DenseWeight(torch.randn(out_features, in_features).mul_(0.05).to(torch.float32 if form == "f32" else torch.float16))
     bits = 4 if form == "q4" else 8
     low = 0 if bits == 4 else -128
     codes = torch.randint(low, low + 2**bits, (out_features, in_features), dtype=torch.int8)
