@@ -84,6 +84,9 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_complete()
         self.scope[HAS_ARRIVED] = True  # type: ignore[literal-required]
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """uvicorn would advise to install a library for WebSockets, which nothing here speaks: the request is answered as it stands."""
+
     def send_400_response(self, msg: str) -> None:
         """What cannot be parsed never reaches the app, so it is answered here, and the connection closed."""
         error = self._refusal or ApiError(400, f"the request is not valid HTTP: {msg}", code="invalid_http")

@@ -49,7 +49,7 @@ def test_the_cache_is_reset_and_the_log_turned_up_while_the_server_runs(guarded:
     assert cached() == 0
     assert ops.post("/log_level", params={"level": "debug"}).json() == {"level": "debug"}
     ops.get("/health")
-    assert "GET /health" in guarded.server.log
+    guarded.server._wait(lambda: "GET /health" in guarded.server.log, 10)  # the line is written after the answer
     assert ops.post("/log_level", params={"level": "loud"}).status_code == 400
     ops.post("/log_level", params={"level": "info"})
     assert ops.get("/log_level").json() == {"level": "info"}

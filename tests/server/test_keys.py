@@ -150,7 +150,7 @@ def test_either_kind_of_header_opens_the_server_and_use_is_counted_by_name(guard
         assert refused.headers["www-authenticate"] == "Bearer"
     assert guarded.server.metric('octavo_key_requests_total{key="front"}') >= 2
     assert guarded.server.metric('octavo_key_tokens_total{key="front",kind="completion"}') >= 6
-    assert "key=front" in guarded.server.log
+    guarded.server._wait(lambda: "key=front" in guarded.server.log, 10)
     assert not any(key in guarded.server.log for key in guarded.keys.values())
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import api_attacks
 import body_attacks
+import grammar_attacks
 import http_attacks
 import httpx
 import parameter_attacks
@@ -36,6 +37,8 @@ CATEGORIES: dict[str, Callable[[], list[Attack]]] = {
     "prompts": parameter_attacks.prompts,
     "templates": parameter_attacks.templates,
     "structures": parameter_attacks.structures,
+    "grammars": grammar_attacks.refused,
+    "heavy grammars": grammar_attacks.heavy,
     "responses": api_attacks.responses,
     "messages": api_attacks.messages,
     "wrong doors": parameter_attacks.paths,
@@ -60,7 +63,7 @@ def test_hostile_requests_are_refused_at_once_and_disturb_nobody(server: Running
             began = time.monotonic()
             problem = _problem(attack, _send(server, attack))
             if time.monotonic() - began > LONGEST:
-                # The machine may have been busy with something else: twice it is not.
+                # The machine may have been busy with something else: twice it is not. (A grammar is compiled once, and then kept.)
                 began = time.monotonic()
                 _send(server, attack)
                 took = time.monotonic() - began
@@ -111,11 +114,13 @@ def _problem(attack: Attack, answer: bytes) -> str | None:
     status = int(head.split(b" ", 2)[1])
     if status not in attack.statuses:
         return f"answered {status}: {rest[:200]!r}"
-    if attack.data.startswith(b"HEAD"):
+    if status == 200 or attack.data.startswith(b"HEAD"):
         return None
     error = json.loads(rest[: rest.rindex(b"}") + 1].split(b"HTTP/1.1 ", 1)[0])["error"]
     # /v1/messages answers in Anthropic's shape.
-    if set(error) not in ({"message", "type", "param", "code"}, {"message", "type"}) or not isinstance(error["message"], str):
+    if set(error) not in ({"message", "type", "param", "code"}, {"message", "type"}, {"message", "type", "details"}) or not isinstance(
+        error["message"], str
+    ):
         return f"no error object: {rest[:200]!r}"
     if len(error["message"]) > 1500:
         return f"an error of {len(error['message'])} characters"
