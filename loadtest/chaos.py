@@ -35,6 +35,7 @@ def requests() -> list[tuple[str, dict[str, Any]]]:
     story: dict[str, Any] = {"prompt": "Once upon a time there was", "max_tokens": 60, "temperature": 0, "stream": True}
     chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me of the sea."}], "max_tokens": 60, "temperature": 0}
     seeded = {"temperature": 0.9, "seed": 7}
+    tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {"what": {"type": "string"}}}}}
     return [
         (COMPLETIONS, story),
         (COMPLETIONS, {**story, **seeded, "n": 4}),
@@ -46,6 +47,7 @@ def requests() -> list[tuple[str, dict[str, Any]]]:
         (CHAT, {**chat, "stream": True}),
         (CHAT, {**chat, **seeded, "stream": True, "stop": ["ocean", " the deep"]}),
         (CHAT, {**chat, **seeded, "logprobs": True, "top_logprobs": 2}),
+        (CHAT, {**chat, **seeded, "stream": True, "tools": [tool], "tool_choice": "required"}),
     ]
 
 

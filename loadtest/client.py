@@ -51,11 +51,13 @@ class Answer:
         return not self.is_stream or self.body.endswith(b"data: [DONE]\n\n")
 
     def texts(self) -> list[str]:
-        """The text of each choice of a chat completion or a completion, streamed or not."""
+        """The text of each choice of a chat completion or a completion, streamed or not; of a tool call, its arguments."""
         texts: dict[int, str] = {}
         for part in self.events() if self.is_stream else [json.loads(self.body)]:
             for choice in part.get("choices", ()):
-                piece = choice["text"] if "text" in choice else (choice.get("delta") or choice.get("message") or {}).get("content") or ""
+                message = choice if "text" in choice else choice.get("delta") or choice.get("message") or {}
+                calls = "".join(call["function"].get("arguments", "") for call in message.get("tool_calls") or ())
+                piece = message.get("text") or message.get("content") or calls
                 texts[choice["index"]] = texts.get(choice["index"], "") + piece
         return [texts[index] for index in sorted(texts)]
 
