@@ -6,8 +6,10 @@ server up, 5 the disk is full, 130 and 143 a second Ctrl-C or SIGTERM cut the se
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -178,7 +180,8 @@ def version() -> None:
 
 def _fail(message: str, status: int) -> NoReturn:
     if message:
-        print(f"octavo: {message}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # a full disk under the log changes no status
+            os.write(sys.stderr.fileno(), f"octavo: {message}\n".encode(errors="replace"))
     sys.exit(status)
 
 

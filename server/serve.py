@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LAST_BYTES = 2
 # Seconds that the engine process is given to leave by itself.
 _ENGINE_PATIENCE = 2.0
+# Open files, where the system allows them: each connection is one, and shells start with a limit of 1,024.
+_MOST_FILES = 1 << 16
 
 
 def serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.socket) -> int:
@@ -40,6 +42,7 @@ def serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.socket)
     """
     setproctitle.setproctitle("octavo: api")
     set_up(config)
+    _allow_many_connections()
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(_serve(engine, config, listener))
 
@@ -98,6 +101,17 @@ def _reload_on_hangup(parts: Sequence[KeyRing | Tls]) -> None:
             part.reload()
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+
+
+def _allow_many_connections() -> None:
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _warn_if_open(listener: socket.socket, keys: KeyRing) -> None:

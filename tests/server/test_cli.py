@@ -72,9 +72,13 @@ def test_what_a_user_can_mend_ends_with_status_2_and_one_sentence(arguments: tup
 
 def test_a_taken_port_has_a_status_of_its_own() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        result = _octavo("serve", "--port", str(taken.getsockname()[1]))
-    _assert_one_sentence(result, 3)
-    assert "--port" in result.stderr
+        arguments = ("serve", "--port", str(taken.getsockname()[1]))
+        result = _octavo(*arguments)
+        _assert_one_sentence(result, 3)
+        assert "--port" in result.stderr
+        with Path("/dev/full").open("w") as log:
+            unheard = subprocess.run([sys.executable, "-m", "server.cli", *arguments], stderr=log, timeout=60, check=False)
+    assert unheard.returncode == 3, "also where the sentence cannot be written"
 
 
 @pytest.fixture

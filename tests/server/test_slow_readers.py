@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 from live_server import RunningServer, running_server
 
 BODY: dict[str, Any] = {"prompt": "Once upon a time", "temperature": 0, "ignore_eos": True, "stream": True}
@@ -44,9 +48,23 @@ def test_what_a_slow_reader_has_not_taken_is_merged_and_nothing_is_lost(server: 
     assert len(events) < 350
 
 
-def test_a_client_that_takes_nothing_for_the_send_timeout_is_left(tmp_path: Path) -> None:
-    with running_server(tmp_path, "--send-timeout", "1", "--max-model-len", "4096") as server:
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """What is started may have 200 files open, until it raises the limit itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_idle_connections_and_clients_that_take_nothing_are_no_trouble(tmp_path: Path, few_files: None) -> None:
+    with running_server(tmp_path, "--send-timeout", "1", "--max-model-len", "4096") as server, ExitStack() as idle:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         server.wait_until_ready()
+        parts = urlsplit(server.url)
+        for _ in range(400):
+            idle.enter_context(socket.create_connection((parts.hostname, parts.port)))
+        assert httpx.get(f"{server.url}/health").status_code == 200
         with _ask(server.url, {**BODY, "max_tokens": 4000}):
             server._wait(lambda: server.metric("octavo_sequences_running") == 1, 10)
             server._wait(lambda: "client left" in server.log, 10)
