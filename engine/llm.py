@@ -117,7 +117,7 @@ class LLM:
             raise InvalidRequestError("the model has no chat template: use generate with a prompt", param="messages")
         batch = [conversations] if conversations and isinstance(conversations[0], dict) else conversations
         use = read_tools(tools, tool_choice)
-        wishes = AnswerWishes(thinking_token_budget=thinking_token_budget)
+        wishes = AnswerWishes(template_variables=chat_template_kwargs or {}, thinking_token_budget=thinking_token_budget)
         texts = [self._chat_format.render(one, use, variables=chat_template_kwargs) for one in batch]  # type: ignore[arg-type]
         all_params = _one_for_each(params, len(batch))
         plans = [self._chat_format.plan(text, use, one, wishes) for text, one in zip(texts, all_params, strict=True)]

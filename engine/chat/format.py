@@ -46,6 +46,7 @@ class ChatFormat:
             self.reasoning = REASONING_FORMATS[_known(reasoning_parser, REASONING_FORMATS, "reasoning_parser")]
         self._tokenizer = tokenizer
         self._can_switch = any(self.template.mentions(name) for name in _THINKING_SWITCHES)
+        self._opens_reasoning = self.reasoning is not None and self._opens()
         self._spelling = Spelling(template, self._special_token)
 
     def render(
@@ -57,7 +58,7 @@ class ChatFormat:
         variables: dict[str, Any] | None = None,
     ) -> str:
         """The prompt's text. Raises InvalidRequestError with the template's own words when it cannot render the messages."""
-        messages, tools = self._style.prepared(messages, use, TOOL_FORMATS[self.tool_format].call_text)
+        messages, tools = self._style.prepared(messages, use, self._call_text)
         return self.template.render(messages, add_generation_prompt, continue_final_message, {**(variables or {}), "tools": tools})
 
     def variables_of(self, reasoning_effort: str) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class ChatFormat:
 
         Raises InvalidRequestError for a thinking budget that the model has no use for, and for functions that cannot be enforced.
         """
-        if use is not None and use.required and not self._style.knows_tools:
+        if use is not None and (self._style.knows_one_call or (use.required and not self._style.knows_tools)):
             use = dataclasses.replace(use, only_one=True)  # a model that was not trained to call does not know when to stop
         reasoning = self.reasoning if wishes.begins_message else None
         budget = wishes.thinking_token_budget
@@ -90,7 +91,7 @@ class ChatFormat:
             return AnswerPlan(params)
         is_open = reasoning is not None and reasoning.is_open(prompt)
         constraint = self._with_calls(params.structured_outputs, use)
-        if constraint is not None and reasoning is not None and constraint.after is None and self._thinks_first(prompt, reasoning):
+        if constraint is not None and reasoning is not None and constraint.after is None and self._thinks_first(prompt, reasoning, wishes):
             constraint = msgspec.structs.replace(constraint, after=reasoning.ends[0])
         params = msgspec.structs.replace(
             params,
@@ -127,9 +128,26 @@ class ChatFormat:
 
         return new_parser
 
-    def _thinks_first(self, prompt: str, reasoning: ReasoningFormat) -> bool:
-        """Whether the answer to a prompt is sure to begin with reasoning."""
-        return reasoning.is_open(prompt) or (self._can_switch and not reasoning.is_closed(prompt))
+    def _thinks_first(self, prompt: str, reasoning: ReasoningFormat, wishes: AnswerWishes) -> bool:
+        """Whether the answer to a prompt is sure to begin with reasoning: the prompt has begun it, or leaves that to the model."""
+        if reasoning.is_open(prompt):
+            return True
+        if reasoning.is_closed(prompt) or self._opens_reasoning:
+            return False
+        # Qwen's switch is on by default, and the others are off.
+        switches = [name for name in _THINKING_SWITCHES if self.template.mentions(name)]
+        return any(wishes.template_variables.get(name, name == "enable_thinking") for name in switches)
+
+    def _call_text(self, calls: list[tuple[str, str]]) -> str:
+        return TOOL_FORMATS[self.tool_format].call_text(calls, self._spelling)
+
+    def _opens(self) -> bool:
+        """Whether the template begins reasoning itself, where it is wanted."""
+        try:
+            text = self.template.render([{"role": "user", "content": "?"}], True, False, dict.fromkeys(_THINKING_SWITCHES, True))
+        except InvalidRequestError:
+            return False
+        return self.reasoning is not None and text.rstrip().endswith(self.reasoning.begins)
 
     def _thinking_budget(self, num_tokens: int, reasoning: ReasoningFormat, is_open: bool) -> ThinkingBudget:
         begins, ends = (tuple(self._tokenizer.encode(one[0], add_special_tokens=False)) for one in (reasoning.begins, reasoning.ends))

@@ -13,14 +13,12 @@ from engine.tool_calls.tools import ToolUse
 
 
 def read_call_list(parser: ToolParser, marker: str, end: str) -> Steps[None]:
-    """Read `[{...}, {...}]` and the end marker, if it is there. What is no list of calls becomes content, the marker too.
+    """Read `[{...}, {...}]`, or one call, and the end marker, if it is there. What is none becomes content, the marker too.
 
     The marker has been read, and its end is marked.
     """
     yield from parser.reader.skip()
-    if not (yield from parser.reader.accept("[")):
-        parser.give_back(marker)
-        return
+    bracket = yield from parser.reader.accept("[")
     num_calls = 0
     while True:
         yield from parser.reader.skip()
@@ -34,10 +32,11 @@ def read_call_list(parser: ToolParser, marker: str, end: str) -> Steps[None]:
             yield from spill(parser, *([end] if end else []))
             return
         yield from parser.reader.skip()
-        if not (yield from parser.reader.accept(",")):
+        if not bracket or not (yield from parser.reader.accept(",")):
             break
         parser.reader.set_mark()
-    yield from parser.reader.accept("]")
+    if bracket:
+        yield from parser.reader.accept("]")
     if end:
         yield from parser.reader.skip()
         yield from parser.reader.accept(end)
@@ -48,7 +47,7 @@ class _ListParser(ToolParser):
     end = ""
 
     @classmethod
-    def call_text(cls, calls: SequenceOf[tuple[str, str]]) -> str:
+    def call_text(cls, calls: SequenceOf[tuple[str, str]], spelling: Spelling) -> str:
         return f"{cls.begins[0]}[{', '.join(call_json(*call) for call in calls)}]{cls.end}"
 
     @classmethod
@@ -70,7 +69,7 @@ class GraniteParser(_ListParser):
 
 
 class Phi4Parser(_ListParser):
-    """Phi-4-mini: `<|tool_call|>[{...}]<|/tool_call|>`, or `functools[{...}]`."""
+    """Phi-4-mini: `<|tool_call|>[{...}]<|/tool_call|>`, or one call in each pair of markers, or `functools[{...}]`."""
 
     begins = ("<|tool_call|>", "functools")
     end = "<|/tool_call|>"

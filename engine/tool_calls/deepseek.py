@@ -5,6 +5,8 @@ V3 and R1 write `function<｜tool▁sep｜>name`, and the arguments in a fenced 
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
+
 from engine.structured_outputs import StructuralTag, Tag
 from engine.tool_calls.call_object import Outcome, spill, stream_object
 from engine.tool_calls.parser import ToolParser
@@ -24,6 +26,14 @@ class DeepSeekParser(ToolParser):
     """Reads both forms; which one it is shows after the separator."""
 
     markers = (CALLS_BEGIN, CALLS_END, CALL_BEGIN, CALL_END, SEPARATOR)
+
+    @classmethod
+    def call_text(cls, calls: SequenceOf[tuple[str, str]], spelling: Spelling) -> str:
+        if _FENCE in spelling.template:
+            written = [f"function{SEPARATOR}{name}\n{_FENCE}json\n{arguments}\n{_FENCE}" for name, arguments in calls]
+        else:
+            written = [f"{name}{SEPARATOR}{arguments}" for name, arguments in calls]
+        return CALLS_BEGIN + "".join(f"{CALL_BEGIN}{call}{CALL_END}" for call in written) + CALLS_END
 
     @classmethod
     def structure(cls, use: ToolUse, spelling: Spelling) -> StructuralTag:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
+
 from engine.structured_outputs import StructuralTag, Tag
 from engine.tool_calls.call_object import Outcome, read_call, spill
 from engine.tool_calls.parser import ToolParser
@@ -17,6 +19,10 @@ class LlamaJsonParser(ToolParser):
 
     markers = (_TAG,)
     needs_known_names = True
+
+    @classmethod
+    def call_text(cls, calls: SequenceOf[tuple[str, str]], spelling: Spelling) -> str:
+        return "; ".join(f'{{"name": {quoted(name)}, "parameters": {arguments}}}' for name, arguments in calls)
 
     @classmethod
     def structure(cls, use: ToolUse, spelling: Spelling) -> StructuralTag:

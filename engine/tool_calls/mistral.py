@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import string
+from collections.abc import Sequence as SequenceOf
 
 from engine.structured_outputs import StructuralTag, Tag
 from engine.tool_calls.call_list import read_call_list
 from engine.tool_calls.call_object import Outcome, spill, stream_object
-from engine.tool_calls.parser import ToolParser
+from engine.tool_calls.parser import ToolParser, call_json
 from engine.tool_calls.structure import Spelling, call_object, json_rule, list_of_calls, quoted, structure
 from engine.tool_calls.text_reader import Steps
 from engine.tool_calls.tools import ToolUse
@@ -28,6 +29,12 @@ class MistralParser(ToolParser):
 
     markers = (_BEGIN, _ID, _ARGUMENTS)
     new_id = staticmethod(new_short_id)
+
+    @classmethod
+    def call_text(cls, calls: SequenceOf[tuple[str, str]], spelling: Spelling) -> str:
+        if _ARGUMENTS in spelling.template:
+            return "".join(f"{_BEGIN}{name}{_ARGUMENTS}{arguments}" for name, arguments in calls)
+        return f"{_BEGIN} [{', '.join(call_json(*call) for call in calls)}]"
 
     @classmethod
     def structure(cls, use: ToolUse, spelling: Spelling) -> StructuralTag:

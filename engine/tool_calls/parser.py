@@ -86,7 +86,7 @@ class ToolParser(ABC):
         self._steps = self.parse()
 
     @classmethod
-    def call_text(cls, calls: SequenceOf[tuple[str, str]]) -> str:
+    def call_text(cls, calls: SequenceOf[tuple[str, str]], spelling: Spelling) -> str:
         """Calls, by names and arguments, as the model writes them: for templates of the family that do not show them."""
         return "\n".join(f"<tool_call>\n{call_json(*call)}\n</tool_call>" for call in calls)
 

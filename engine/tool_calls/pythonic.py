@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 from engine.structured_outputs import StructuralTag, Tag
@@ -25,6 +26,10 @@ class PythonicParser(ToolParser):
 
     markers = (_BEGIN, _END)
     needs_known_names = True
+
+    @classmethod
+    def call_text(cls, calls: SequenceOf[tuple[str, str]], spelling: Spelling) -> str:
+        return f"[{', '.join(_expression(*call) for call in calls)}]"
 
     @classmethod
     def structure(cls, use: ToolUse, spelling: Spelling) -> StructuralTag:
@@ -136,6 +141,17 @@ class _ValueScanner:
                 self.finished = True
                 return place
         return len(text)
+
+
+def _expression(name: str, arguments: str) -> str:
+    """A call in Python, its values in JSON; arguments that are no JSON as they are."""
+    try:
+        values = json.loads(arguments)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        return f"{name}({arguments})"
+    return f"{name}({', '.join(f'{key}={json.dumps(value, ensure_ascii=False)}' for key, value in values.items())})"
 
 
 def _evaluate(node: ast.expr) -> Any:

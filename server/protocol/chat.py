@@ -110,9 +110,10 @@ class ChatCompletionRequest(SamplingBody, TemplateBody):
         effort = self.reasoning_effort
         return {**({} if effort is None else format.variables_of(effort)), **self.chat_template_kwargs}
 
-    def answer_wishes(self) -> AnswerWishes:
+    def answer_wishes(self, format: ChatFormat) -> AnswerWishes:
         return AnswerWishes(
             begins_message=self.opens_answer(),
+            template_variables=self.template_variables(format),
             wants_no_reasoning=self.reasoning_effort == "none",
             thinking_token_budget=self.thinking_token_budget,
             shows_reasoning=self.include_reasoning,

@@ -26,9 +26,20 @@ QWEN = (
     "{% if add_generation_prompt %}[assistant]{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
     "{% endif %}"
 )
+# It shows no tools, joins content and arguments to text, and begins reasoning itself where it is wanted.
 DEEPSEEK = (
-    "{% for m in messages %}{% for c in m.tool_calls %}<｜tool▁call▁begin｜>{{ c.function.name + c.function.arguments }}{% endfor %}"
-    "{% endfor %}{{ tools }}"
+    "{% if not thinking is defined %}{% set thinking = false %}{% endif %}"
+    "{% for m in messages %}{% if m.role == 'system' or m.role == 'user' %}[{{ m.role }}]{{ m.content }}"
+    "{% elif m.role == 'tool' %}<｜tool▁output▁begin｜>{{ m.content }}"
+    "{% elif m.tool_calls is defined %}{% for c in m.tool_calls %}"
+    "{% if m['content'] is none %}{{ '<｜tool▁call▁begin｜>' }}{% else %}{{ m['content'] + '<｜tool▁call▁begin｜>' }}{% endif %}"
+    "{{ c['function']['name'] + c['function']['arguments'] }}{% endfor %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt and messages[-1].role == 'user' %}<｜Assistant｜>{{ '<think>' if thinking else '</think>' }}{% endif %}"
+)
+LLAMA = '{% if not message.tool_calls|length == 1 %}{% endif %}{{ tools }} ipython {{ messages[0].content }} "parameters"'
+MISTRAL = (
+    "{{ tools }}{% for m in messages %}{% for c in m.tool_calls %}{% if c.id|length != 9 %}{{ raise_exception('9!') }}{% endif %}"
+    "[TOOL_CALLS]{{ c.function | tojson }}{{ c.id }}{% endfor %}{% if m.role == 'tool' %}{{ m.tool_call_id }}{% endif %}{% endfor %}"
 )
 PHI = (
     "{% for message in messages %}{% if message['role'] == 'system' and 'tools' in message and message['tools'] is not none %}"
@@ -69,6 +80,20 @@ class TestPrompts:
         as_object = json.loads(json.dumps(CALLED))
         as_object[1]["tool_calls"][0]["function"]["arguments"] = {"zone": "UTC"}
         assert '<｜tool▁call▁begin｜>time{"zone": "UTC"}' in ChatFormat(DEEPSEEK, tokenizer).render(as_object, None)
+
+    def test_a_family_whose_template_shows_no_tools_is_taught_its_own_form_and_keeps_its_own_messages(self, tokenizer: Tokenizer) -> None:
+        text = ChatFormat(DEEPSEEK, tokenizer).render(CALLED, ToolUse((TIME,)))
+        example = (
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜><function-name><｜tool▁sep｜><arguments><｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+        )
+        assert example in text
+        assert text.endswith("<｜tool▁output▁begin｜>Noon")
+
+    def test_ids_of_other_servers_are_made_what_mistrals_templates_demand(self, tokenizer: Tokenizer) -> None:
+        text = ChatFormat(MISTRAL, tokenizer).render(CALLED, None)
+        id = text[-9:]
+        assert id.isalnum()
+        assert text.count(id) == 2
 
     def test_a_template_that_looks_for_tools_in_the_system_message_finds_them_and_calls_in_their_text(self, tokenizer: Tokenizer) -> None:
         format = ChatFormat(PHI, tokenizer)
@@ -127,6 +152,21 @@ class TestPlans:
             constraint = format.plan(text, None, params, AnswerWishes()).params.structured_outputs
             assert constraint is not None
             assert constraint.after == after
+
+    def test_a_template_that_begins_reasoning_itself_says_whether_there_is_any(self, tokenizer: Tokenizer) -> None:
+        format = ChatFormat(DEEPSEEK, tokenizer)
+        params = SamplingParams(structured_outputs=StructuredOutputs(json_object=True))
+        for messages, effort, after in ((ASKING, "high", "</think>"), (ASKING, "none", None), (CALLED, "high", None)):
+            variables = format.variables_of(effort)
+            text = format.render(messages, None, variables=variables)
+            constraint = format.plan(text, None, params, AnswerWishes(template_variables=variables)).params.structured_outputs
+            assert constraint is not None
+            assert constraint.after == after
+
+    def test_a_model_whose_template_refuses_several_calls_makes_one(self, tokenizer: Tokenizer) -> None:
+        plan = ChatFormat(LLAMA, tokenizer).plan("", ToolUse((TIME,)), SamplingParams(), AnswerWishes())
+        call = '{"name": "time", "parameters": {}}'
+        assert len(read_message(plan.new_parser(), f"{call}; {call}", []).tool_calls) == 1
 
     def test_a_model_that_was_not_trained_to_call_must_call_once(self, tokenizer: Tokenizer) -> None:
         plan = ChatFormat(PLAIN, tokenizer).plan("", ToolUse((TIME,), required=True), SamplingParams(), AnswerWishes())

@@ -90,6 +90,12 @@ WHOLE = [
         "",
         [_WEATHER],
     ),
+    Transcript(
+        "phi4_mini",
+        '<|tool_call|>{"name": "time", "arguments": {}}<|/tool_call|>\n<|tool_call|>{"name": "time", "arguments": {"a": 1}}<|/tool_call|>',
+        "",
+        [_TIME, ("time", '{"a": 1}')],
+    ),
     Transcript("phi4_mini", 'functools[{"name": "time", "arguments": {}}]', "", [_TIME]),
 ]
 """As their makers document it."""
