@@ -11,6 +11,7 @@ import msgspec
 from server.chat.preparation import Chat
 from server.errors import as_api_error, is_foreseen
 from server.logs import logger
+from server.protocol.responses import ResponsesRequest
 from server.record import RequestRecord
 from server.render.response_object import response_usage
 from server.render.responses import ResponseBuilder
@@ -35,14 +36,14 @@ class Shelf:
 class ResponseRun:
     """Makes one response, whole or as a stream. Leaving it early aborts the generation."""
 
-    def __init__(self, chat: Chat, response: dict[str, Any], shelf: Shelf, record: RequestRecord, with_logprobs: bool) -> None:
+    def __init__(self, chat: Chat, body: ResponsesRequest, response: dict[str, Any], shelf: Shelf, record: RequestRecord) -> None:
         self.response = response  # as far as it has come
         self._chat = chat
         self._shelf = shelf
         self._record = record
-        self._with_logprobs = with_logprobs
+        self._with_logprobs = body.wants_logprobs
         self._events: list[dict[str, Any]] = []  # made and not yet sent
-        self._builder = ResponseBuilder(response, self._events.append)
+        self._builder = ResponseBuilder(response, self._events.append, body.namespaces)
 
     async def whole(self) -> dict[str, Any]:
         """The response once it is complete. Raises what the generation raises."""

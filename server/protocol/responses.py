@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, StringConstraints
+from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from engine.errors import InvalidRequestError
 from server.protocol.body import RequestBody
@@ -60,6 +60,34 @@ class FunctionTool(BodyPart):
     defer_loading: Literal[False] | None = None
 
 
+class NamespaceTool(BodyPart):
+    """Functions under a common name. A call says which namespace its function is of."""
+
+    type: Literal["namespace"]
+    name: str
+    description: str | None = None
+    tools: list[FunctionTool]
+
+
+def _tool_type(value: Any) -> Any:
+    return value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+
+
+Tool: TypeAlias = Annotated[
+    Annotated[FunctionTool, Tag("function")] | Annotated[NamespaceTool, Tag("namespace")],
+    Discriminator(
+        _tool_type,
+        custom_error_type="unsupported_tool",
+        custom_error_message="must be of the type function or namespace: the server runs no tools itself",
+    ),
+]
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """The name under which the model knows a function."""
+    return name if namespace is None else f"{namespace}__{name}"
+
+
 class FunctionChoice(BodyPart):
     type: Literal["function"]
     name: str
@@ -84,7 +112,7 @@ class ResponseInput(RequestBody):
     previous_response_id: str | None = None
     text: TextSettings = Field(default_factory=TextSettings)
     reasoning: ReasoningSettings = Field(default_factory=ReasoningSettings)
-    tools: list[FunctionTool] = Field(default_factory=list)
+    tools: list[Tool] = Field(default_factory=list)
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedTools = "auto"
     parallel_tool_calls: bool = True
     truncation: Literal["auto", "disabled"] = "disabled"
@@ -93,6 +121,12 @@ class ResponseInput(RequestBody):
         """Raises InvalidRequestError for parameters that exclude each other, or that say nothing."""
         if not self.input and self.previous_response_id is None:
             raise InvalidRequestError("input is empty: there is nothing to respond to", param="input")
+
+    @property
+    def namespaces(self) -> dict[str, tuple[str, str]]:
+        """Namespace and name of the functions that are in one, by the names under which the model knows them."""
+        spaces = [tool for tool in self.tools if isinstance(tool, NamespaceTool)]
+        return {flat_name(space.name, tool.name): (space.name, tool.name) for space in spaces for tool in space.tools}
 
 
 class ResponsesRequest(ResponseInput, TranslatedBody):

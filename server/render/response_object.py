@@ -36,7 +36,7 @@ def new_response(response_id: str, created: int, model: str, body: ResponsesRequ
         "temperature": params.temperature,
         "text": {"format": {"type": "text"} if body.text.format is None else _dump(body.text.format), "verbosity": "medium"},
         "tool_choice": body.tool_choice if isinstance(body.tool_choice, str) else _dump(body.tool_choice),
-        "tools": [{"strict": False, **_dump(tool)} for tool in body.tools],
+        "tools": [_dump(tool) for tool in body.tools],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": params.top_p,
         "truncation": body.truncation,

@@ -6,7 +6,7 @@ The object that a client waits for and the one that its stream ends with are the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from engine.chat.deltas import Content, Delta, Reasoning, ToolArguments, ToolCallStart
@@ -22,8 +22,10 @@ _ERROR_CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 class ResponseBuilder:
     """Fills in a response object, and tells `emit` of each event. Items are opened and closed one after the other."""
 
-    def __init__(self, response: dict[str, Any], emit: Emit) -> None:
+    def __init__(self, response: dict[str, Any], emit: Emit, namespaces: Mapping[str, tuple[str, str]]) -> None:
+        """`namespaces`: namespace and name of functions that are in one, by the names under which the model knows them."""
         self.response = response
+        self._namespaces = namespaces
         self._emit_event = emit
         self._sequence_number = 0
         self._hex = response["id"].removeprefix("resp_")
@@ -109,7 +111,9 @@ class ResponseBuilder:
 
     def _open_call(self, call_id: str, name: str) -> None:
         self._waiting_logprobs = []
-        self._open_item("fc", {"type": "function_call", "call_id": call_id, "name": name, "arguments": ""})
+        space, name = self._namespaces.get(name, (None, name))
+        item = {"type": "function_call", "call_id": call_id, "name": name, "arguments": ""}
+        self._open_item("fc", item if space is None else {**item, "namespace": space})
 
     def _open_part(self, part: dict[str, Any]) -> None:
         self._output[-1]["content"].append(part)

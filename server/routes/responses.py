@@ -141,7 +141,7 @@ async def _begin(
         chat = await begin_chat(service_of(request), record, chat_body, terms_of(request, chat_body), response_id)
     response = new_response(response_id, int(time.time()), chat.model, body, chat.params)
     shelf = Shelf(_store(request), owner, conversation.items, body.store)
-    return ResponseRun(chat, response, shelf, record, body.wants_logprobs)
+    return ResponseRun(chat, body, response, shelf, record)
 
 
 async def _conversation(request: Request, body: ResponseInput) -> Conversation:

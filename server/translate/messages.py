@@ -23,6 +23,7 @@ from server.translate.parameters import Rename, chat_request, rename_with
 
 # Chat's names of parameters to Anthropic's.
 NAMES = {
+    "prompt": "messages",
     "stop": "stop_sequences",
     "user": "metadata.user_id",
     "max_completion_tokens": "max_tokens",

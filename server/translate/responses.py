@@ -16,11 +16,21 @@ from server.protocol.response_items import (
     ReasoningItem,
     RefusalPart,
 )
-from server.protocol.responses import AllowedTools, FunctionChoice, ResponseInput, ResponsesRequest, TextFormat
+from server.protocol.responses import (
+    AllowedTools,
+    FunctionChoice,
+    FunctionTool,
+    NamespaceTool,
+    ResponseInput,
+    ResponsesRequest,
+    TextFormat,
+    flat_name,
+)
 
 # Chat's names of parameters to those of responses.
 NAMES = {
     "messages": "input",
+    "prompt": "input",
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
     "logprobs": "include",
@@ -67,7 +77,7 @@ def chat_fields(body: ResponseInput, messages: list[dict[str, Any]]) -> dict[str
     }
     if body.tools:
         fields |= {
-            "tools": [_chat_tool(tool.model_dump(exclude_none=True, exclude={"type", "defer_loading"})) for tool in body.tools],
+            "tools": _chat_tools(body.tools),
             "tool_choice": _tool_choice(body.tool_choice),
             "parallel_tool_calls": body.parallel_tool_calls,
         }
@@ -123,7 +133,11 @@ def _add_to_assistant(assistant: dict[str, Any], item: Item) -> None:
         case MessageItem():
             assistant["content"] = _content(item.content)
         case FunctionCallItem():
-            call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+            call = {
+                "id": item.call_id,
+                "type": "function",
+                "function": {"name": flat_name(item.namespace, item.name), "arguments": item.arguments},
+            }
             assistant.setdefault("tool_calls", []).append(call)
         case ReasoningItem():
             assistant.setdefault("reasoning_content", []).extend(part.text for part in item.content or item.summary)
@@ -159,6 +173,17 @@ def _response_format(format: TextFormat | None) -> dict[str, Any] | None:
         return {"type": "json_object"}
     schema = format.model_dump(by_alias=True, exclude_none=True, exclude={"type"})
     return {"type": "json_schema", "json_schema": schema}
+
+
+def _chat_tools(tools: Sequence[FunctionTool | NamespaceTool]) -> list[dict[str, Any]]:
+    """Functions of a namespace are like others, but for their names."""
+    flat: list[tuple[str | None, FunctionTool]] = []
+    for tool in tools:
+        flat += [(tool.name, one) for one in tool.tools] if isinstance(tool, NamespaceTool) else [(None, tool)]
+    return [
+        _chat_tool({**one.model_dump(exclude_none=True, exclude={"type", "defer_loading"}), "name": flat_name(space, one.name)})
+        for space, one in flat
+    ]
 
 
 def _chat_tool(function: dict[str, Any]) -> dict[str, Any]:

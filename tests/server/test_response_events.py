@@ -35,14 +35,14 @@ THOUGHT: list[Delta] = [
     ToolCallStart(0, "call_1", "f"),
     ToolArguments(0, "{"),
 ]
-THOUGHT += [ToolArguments(0, "}"), ToolCallStart(1, "call_2", "g"), ToolArguments(1, "[]")]
+THOUGHT += [ToolArguments(0, "}"), ToolCallStart(1, "call_2", "tools__g"), ToolArguments(1, "[]")]
 
 
 def _build(steps: list[list[Delta]], status: Any = "completed") -> tuple[dict[str, Any], list[Any]]:
     """The response, and its events as the SDK reads them."""
     events: list[Any] = []
     response = new_response("resp_" + "0" * 32, 1, "model", ResponsesRequest(input="Hello"), SamplingParams())
-    builder = ResponseBuilder(response, lambda event: events.append(copy.deepcopy(event)))
+    builder = ResponseBuilder(response, lambda event: events.append(copy.deepcopy(event)), {"tools__g": ("tools", "g")})
     builder.open()
     for deltas in steps:
         builder.take(deltas, ())
@@ -58,7 +58,7 @@ def test_reasoning_text_and_calls_are_items_of_their_own_in_the_order_of_the_mes
     assert reasoning["content"] == [{"type": "reasoning_text", "text": "Hmm."}]
     assert message["content"][0]["text"] == "AB"
     assert (first["call_id"], first["name"], first["arguments"]) == ("call_1", "f", "{}")
-    assert (second["call_id"], second["name"], second["arguments"]) == ("call_2", "g", "[]")
+    assert (second["call_id"], second["namespace"], second["name"], second["arguments"]) == ("call_2", "tools", "g", "[]")
     assert len({item["id"] for item in response["output"]}) == 4
     kinds = [event.type.removeprefix("response.") for event in events]
     added, done, part_added, part_done = "output_item.added", "output_item.done", "content_part.added", "content_part.done"
@@ -100,7 +100,7 @@ def test_a_call_that_the_limit_cut_is_incomplete_and_those_before_it_are_not() -
 def test_what_there_is_of_a_response_that_ends_early_is_kept(end: str) -> None:
     events: list[Any] = []
     response = new_response("resp_" + "0" * 32, 1, "model", ResponsesRequest(input="Hello"), SamplingParams())
-    builder = ResponseBuilder(response, events.append)
+    builder = ResponseBuilder(response, events.append, {})
     builder.open()
     builder.take([Content("A")], ())
     builder.fail(ApiError(503, "gone")) if end == "fail" else builder.cancel()

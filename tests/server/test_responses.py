@@ -92,7 +92,7 @@ class TestWhole:
         items: list[Any] = [{"role": "user", "content": f"Question {index}. " + "word " * 80} for index in range(16)]
         with pytest.raises(openai.BadRequestError) as caught:
             client.responses.create(model=MODEL, input=items, max_output_tokens=4)
-        assert caught.value.code == "context_length_exceeded"
+        assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
         response = client.responses.create(model=MODEL, input=items, max_output_tokens=4, truncation="auto", instructions="Be brief.")
         assert response.usage is not None
         assert 800 < response.usage.input_tokens <= 1020
@@ -287,7 +287,7 @@ class TestBackground:
         ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
         ({"background": True, "store": False}, "background"),
         ({"background": True, "max_output_tokens": 5000}, "max_output_tokens"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),

@@ -79,6 +79,14 @@ class TestResponses:
         stateless = client.responses.create(**{**RESPONSE, "input": items})
         assert chained.output_text == stateless.output_text != ""
 
+    def test_a_function_of_a_namespace_is_called_as_that(self, client: openai.OpenAI) -> None:
+        space: Any = {"type": "namespace", "name": "world", "description": "The world", "tools": FLAT}
+        first = client.responses.create(**{**RESPONSE, "tools": [space]}, tool_choice="required")
+        call: Any = first.output[0]
+        assert (call.namespace, call.name) == ("world", "get_weather")
+        items: list[Any] = [*first.output, {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny"}]
+        assert client.responses.create(**{**RESPONSE, "tools": [space], "input": [*items]}).output
+
     def test_errors_speak_of_what_was_sent(self, http: httpx.Client) -> None:
         cases: list[tuple[dict[str, Any], str]] = [
             ({"tools": [{"type": "function", "name": "a b"}]}, "tools.0.name"),
