@@ -1,6 +1,7 @@
 """Chat templates: a conversation to the text of a prompt.
 
-Templates come from the model or from the operator, never from a request, and run in Jinja's immutable sandbox. The environment gives
+Templates come from the model or from the operator, never from a request, and run in Jinja's immutable sandbox, within
+bounds of time and size (engine/template_bounds.py). The environment gives
 them what transformers does (`raise_exception`, `strftime_now`, `tojson`, loop controls, `generation` blocks), since that is what
 they are written for; transformers' own function is not used because importing it takes a second, against 30 ms for Jinja.
 """
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,9 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import ConfigError, InvalidRequestError
-
-# A rendering longer than this many characters, or that goes on for so many seconds, is given up: no honest template does that.
-MAX_RENDERED = 64 << 20
-MAX_SECONDS = 20.0
+from engine.template_bounds import MAX_LENGTH, BoundedEnvironment, bounded_template
 
 _WORD = re.compile(r"\w+")
 
@@ -40,7 +36,7 @@ class ChatTemplate:
         self._words = frozenset(_WORD.findall(source))
         self._tokens = {"bos_token": bos_token or "", "eos_token": eos_token or ""}
         try:
-            self._template = _environment().from_string(source)
+            self._generate = bounded_template(_environment(), source)
         except jinja2.TemplateError as error:
             raise ConfigError(f"the chat template is not valid: {error}") from error
 
@@ -72,13 +68,12 @@ class ChatTemplate:
         return _cut_after_final(rendered) if continue_final_message else rendered
 
     def _render_bounded(self, values: dict[str, Any]) -> str:
-        deadline = time.monotonic() + MAX_SECONDS
         pieces: list[str] = []
         length = 0
-        for piece in self._template.generate(values):
+        for piece in self._generate(values):
             pieces.append(piece)
             length += len(piece)
-            if length > MAX_RENDERED or time.monotonic() > deadline:
+            if length > MAX_LENGTH:
                 raise InvalidRequestError("the chat template makes too long a prompt of these messages", param="messages")
         return "".join(pieces)
 
@@ -110,10 +105,8 @@ def _cut_after_final(rendered: str) -> str:
     return head.replace(_END_OF_FINAL, "")
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, jinja2.ext.loopcontrols]
-    )
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now

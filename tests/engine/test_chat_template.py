@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from engine import chat_template as module
+from engine import template_bounds
 from engine.chat_template import ChatTemplate, read_template
 from engine.errors import ConfigError, InvalidRequestError
 from engine.loader.source import resolve_model
@@ -147,9 +149,58 @@ def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
 
 
 def test_a_rendering_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_RENDERED", 10_000)
+    monkeypatch.setattr(module, "MAX_LENGTH", 10_000)
     with pytest.raises(InvalidRequestError, match="too long a prompt"):
         _render("{% for i in range(99999) %}{{ messages[0].content }}{% endfor %}", {"role": "user", "content": "Hi there"})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) recursive %}{{ loop(range(99999)) }}{% endfor %}",
+        "{% macro m(n) %}{% for i in range(9) %}{{ m(n) }}{% endfor %}{% endmacro %}{{ m(1) }}",
+        "{% macro m(n) %}{{ m(n) ~ m(n) if n else '' }}{% endmacro %}{{ m(1) }}",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+        "{{ 'a' * 10000000000 }}",
+        "{{ 10000000000 * 'a' }}",
+        "{{ [1] * 10000000000 }}",
+        "{{ 10 ** 1000000000 }}",
+        "{{ '%10000000000d' % 1 }}",
+        "{{ '%*d' % (10000000000, 1) }}",
+        "{{ '%10000000000d' | format(1) }}",
+        "{{ 'a' | center(10000000000) }}",
+        "{% set n = namespace(x='a' * 1000) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x='a' * 1000) %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "{% set n = namespace(x=7) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+    ],
+)
+def test_a_template_that_takes_all_time_or_memory_is_given_up(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    monkeypatch.setattr(template_bounds, "MAX_SECONDS", 0.1)
+    began = time.monotonic()
+    with pytest.raises(InvalidRequestError):
+        _render(source, {"role": "user", "content": "Hi"})
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ 3 * 4 }} {{ 2 ** 10 }} {{ 'a' * 3 }} {{ 7 % 4 }} {{ '%03d' % 5 }} {{ 1.5 * 2 }} {{ 2 ** -1 }}", "12 1024 aaa 3 005 3.0 0.5"),
+        ("{{ 1 ~ 'a' ~ none ~ [1] }} {{ 'x' + 'y' }} {{ 1 + 2 }} {{ [1] + [2] }}", "1aNone[1] xy 3 [1, 2]"),
+        (
+            "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ caller() if caller else '' }}{% endmacro %}{{ m(1) }}{% call m(3) %}!{% endcall %}",
+            "1232!",
+        ),
+        ("{% for a in [3, 4] if a > 3 %}{{ loop.index }}{{ a }}{{ loop.last }}{% else %}none{% endfor %}", "14True"),
+        ("{% for a in [] %}{{ a }}{% else %}none{% endfor %}", "none"),
+        ("{% for a in [1, 2, 3] %}{% if a == 2 %}{% continue %}{% endif %}{{ a }}{% endfor %}", "13"),
+        ("{{ '%s-%s' | format('a', 'b') }} [{{ 'a' | center(5) }}]", "a-b [  a  ]"),
+    ],
+)
+def test_the_bounds_change_nothing_else(source: str, text: str) -> None:
+    assert _render(source, {"role": "user", "content": "Hi"}) == text
 
 
 def test_a_template_is_given_as_text_or_as_a_file(tmp_path: Any) -> None:
