@@ -144,8 +144,8 @@ class TestStreaming:
             else:
                 with pytest.raises(httpx.ReadTimeout):
                     leaving.post("/v1/chat/completions", json=body)
+        server._wait(lambda: "client left" in server.log, 3)
         server.wait_until_idle(3)
-        assert "client left" in server.log
 
 
 class TestResults:
