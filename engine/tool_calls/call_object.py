@@ -11,6 +11,7 @@ from engine.tool_calls.text_reader import Steps, TextReader
 
 _NAMES = ("name", "function")
 _ARGUMENTS = ("arguments", "parameters")
+_BEFORE_ARGUMENTS = (*_NAMES, *_ARGUMENTS, "type", "id")
 
 
 class Outcome(Enum):
@@ -42,6 +43,8 @@ def read_call(parser: ToolParser) -> Steps[Outcome]:
                 yield from parser.reader.accept("}")
             return outcome
         else:
+            if not begun and key not in _BEFORE_ARGUMENTS:
+                return Outcome.NO_CALL  # at once: what is held back here may be a long answer in JSON
             value = yield from read_value(parser.reader)
             if value is None:
                 break

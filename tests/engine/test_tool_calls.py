@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,9 @@ from tool_transcripts import BROKEN, WHOLE, Transcript
 
 from engine.chat.deltas import Content, Delta, ToolArguments, ToolCallStart
 from engine.chat.message import ChatMessage
+from engine.detokenizer import IncrementalDetokenizer
+from engine.loader.source import resolve_model
+from engine.tokenizer import Tokenizer
 from engine.tool_calls.formats import FORMATS, find_format
 
 NAMES = ("get_weather", "time")
@@ -50,6 +54,21 @@ def test_the_pieces_in_which_a_transcript_comes_change_nothing(transcript: Trans
         assert _meaning(_read(transcript.family, _tokens(transcript.text, size))) == expected
     for cut in range(len(transcript.text)):
         assert _meaning(_read(transcript.family, [transcript.text[:cut], transcript.text[cut:]])) == expected
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    return resolve_model(None).tokenizer()
+
+
+@pytest.mark.parametrize("transcript", ALL, ids=_ids(ALL))
+def test_token_by_token_it_means_the_same(transcript: Transcript) -> None:
+    tokenizer = _tokenizer()
+    detokenizer = IncrementalDetokenizer(tokenizer)
+    token_ids = tokenizer.encode(transcript.text, add_special_tokens=False)
+    pieces = [detokenizer.append([token_id]) for token_id in token_ids]
+    assert "".join(pieces) == transcript.text
+    assert _meaning(_read(transcript.family, pieces)) == (transcript.content, transcript.calls)
 
 
 def _check_pairs_of_cuts(transcript: Transcript) -> None:
@@ -144,6 +163,12 @@ def test_the_name_comes_before_the_arguments_are_there_and_they_come_as_they_are
     assert start.name == "time"
     assert parser.feed('"zone": "U') == [ToolArguments(0, '"zone": "U')]
     assert parser.feed('TC"}}</tool_') == [ToolArguments(0, 'TC"}')]
+
+
+def test_an_answer_in_json_is_not_held_back_where_calls_are_json_too() -> None:
+    parser = FORMATS["llama3_json"](NAMES)
+    parser.feed('{"items": [1')
+    assert parser.feed(", 2") == [Content(", 2")]
 
 
 def test_only_what_may_be_a_marker_is_held_back() -> None:
