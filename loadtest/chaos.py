@@ -35,6 +35,8 @@ def requests() -> list[tuple[str, dict[str, Any]]]:
     story: dict[str, Any] = {"prompt": "Once upon a time there was", "max_tokens": 60, "temperature": 0, "stream": True}
     chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me of the sea."}], "max_tokens": 60, "temperature": 0}
     seeded = {"temperature": 0.9, "seed": 7}
+    schema = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"]}
+    person = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
     tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {"what": {"type": "string"}}}}}
     return [
         (COMPLETIONS, story),
@@ -47,6 +49,7 @@ def requests() -> list[tuple[str, dict[str, Any]]]:
         (CHAT, {**chat, "stream": True}),
         (CHAT, {**chat, **seeded, "stream": True, "stop": ["ocean", " the deep"]}),
         (CHAT, {**chat, **seeded, "logprobs": True, "top_logprobs": 2}),
+        (CHAT, {**chat, **seeded, "stream": True, "response_format": person}),
         (CHAT, {**chat, **seeded, "stream": True, "tools": [tool], "tool_choice": "required"}),
     ]
 

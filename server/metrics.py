@@ -34,10 +34,10 @@ class Metrics:
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(self, engine_stats: Callable[[], EngineStats]) -> None:
+    def __init__(self, engine_stats: Callable[[], EngineStats], engine_restarts: Callable[[], int] = lambda: 0) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second time series for each counter, which says when this process started
         self.registry = CollectorRegistry()
-        self.registry.register(_EngineCollector(engine_stats))
+        self.registry.register(_EngineCollector(engine_stats, engine_restarts))
         self.first_token = Histogram(
             "octavo_time_to_first_token_seconds",
             "From a request's arrival to its first token",
@@ -89,10 +89,12 @@ class Metrics:
 class _EngineCollector(Collector):
     """Reads the engine's latest snapshot when Prometheus asks."""
 
-    def __init__(self, engine_stats: Callable[[], EngineStats]) -> None:
+    def __init__(self, engine_stats: Callable[[], EngineStats], engine_restarts: Callable[[], int]) -> None:
         self.engine_stats = engine_stats
+        self.engine_restarts = engine_restarts
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        yield CounterMetricFamily("octavo_engine_restarts", "Engines started in the place of one that died", self.engine_restarts())
         stats = self.engine_stats()
         yield GaugeMetricFamily("octavo_sequences_running", "Sequences in the running batch", stats.num_running)
         yield GaugeMetricFamily("octavo_sequences_waiting", "Sequences that wait, preempted ones included", stats.num_waiting)

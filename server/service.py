@@ -58,7 +58,7 @@ class Service:
         self.config = config
         self.tokenizer = engine.tokenizer
         self.created = int(time.time())
-        self.metrics = Metrics(lambda: engine.stats)
+        self.metrics = Metrics(lambda: engine.stats, lambda: engine.num_restarts)
         self.names = config.served_model_name or (_short_name(engine.source.name),)
         self._accepted_names = {*self.names, engine.source.name}
         self.running: set[Generation | Embedding] = set()
