@@ -60,6 +60,7 @@ class ServerConfig:
 
     served_model_name: tuple[str, ...] = _setting((), "name of the model in the API; may be repeated, the first is reported")
     chat_template: str | None = _setting(None, "Jinja template, or a file that holds one; none: the model's own")
+    trust_request_chat_template: bool = _setting(False, "take chat templates from requests too: they run in a sandbox, for 5 s at most")
     generation_config: Literal["auto", "none"] = _setting(
         "auto", "auto: sampling defaults from the model's generation_config.json; none: OpenAI's defaults"
     )

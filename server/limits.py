@@ -18,6 +18,7 @@ MAX_TOOLS = 128  # OpenAI's bound
 MAX_STOP_STRINGS = 64
 MAX_STOP_LENGTH = 1024  # characters of a stop string or a bad word
 MAX_STOP_TOKEN_IDS = 1024
+MAX_TEMPLATE_LENGTH = 64 << 10  # characters of a chat template in a request
 MAX_TOKEN_IDS = 1 << 20  # in one prompt, in the tokens of /detokenize, in allowed_token_ids
 MAX_VALUES = 1 << 16  # values of a body at any depth: content parts, tool calls, template variables, ...
 

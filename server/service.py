@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.chat.format import ChatFormat
 from engine.chat_template import read_template
-from engine.errors import InvalidRequestError, OctavoError
+from engine.errors import ConfigError, InvalidRequestError, OctavoError
 from engine.structured_outputs import StructuredOutputs
 from engine.tool_calls.tools import ToolUse
 from octavo import __version__
 from server.chat.messages import MessageReader
 from server.config import ServerConfig
-from server.errors import ApiError
+from server.errors import ApiError, unsupported
 from server.logs import logger
 from server.metrics import Metrics
 from server.protocol.chat import Message, TemplateBody
@@ -38,6 +38,7 @@ Result = TypeVar("Result")
 # Bodies are read faster, and conversations come as fast as bodies.
 _LONG_TEXT = 4096
 _LONG_BODY = 32 << 10
+_REQUEST_FORMATS = 16  # templates of requests that are kept compiled
 
 
 class Phase(Enum):
@@ -74,6 +75,7 @@ class Service:
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="text")
         # One alone: what is hard to compile, on purpose perhaps, takes no more than one core from the answers under way.
         self._grammar_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        self._request_formats: dict[str, ChatFormat] = {}  # by their templates; the oldest goes first
         self._chat_format, self._format_problem = self._load_chat_format()
         self.defaults = self._load_defaults()
         self.system_fingerprint = self._fingerprint()
@@ -227,19 +229,44 @@ class Service:
             raise InvalidRequestError(self._format_problem, param="messages", code="no_chat_template")
         return self._chat_format
 
+    async def format_of(self, body: TemplateBody) -> ChatFormat:
+        """The format of the template that a body brings, or else the model's.
+
+        Raises ApiError 400 for a template where none is taken from requests, and InvalidRequestError for one that is not valid.
+        """
+        source = body.chat_template
+        if source is None:
+            return self.chat_format
+        if not self.config.trust_request_chat_template:
+            remedy = "templates come from the model, unless the server runs with --trust-request-chat-template"
+            raise unsupported("chat_template", f"chat_template is not supported here: {remedy}")
+        if source not in self._request_formats:
+            settings = self.engine.config
+            try:
+                made = await self._off_loop(
+                    True, lambda: ChatFormat(source, self.tokenizer, settings.tool_call_parser, settings.reasoning_parser)
+                )
+            except ConfigError as error:
+                raise InvalidRequestError(str(error), param="chat_template") from error
+            while len(self._request_formats) >= _REQUEST_FORMATS:
+                del self._request_formats[next(iter(self._request_formats))]
+            self._request_formats[source] = made
+        return self._request_formats[source]
+
     async def render(self, messages: list[Message], body: TemplateBody, use: ToolUse | None, num_bytes: int) -> str:
         """A prompt's text from chat messages, which came in a body of `num_bytes` bytes.
 
         Raises InvalidRequestError when the template cannot render them.
         """
-        format = self.chat_format
+        format = await self.format_of(body)
         reader = MessageReader(format.template, self.config.allow_unknown_parameters)
         opens, continues, variables = body.opens_answer(), body.continue_final_message, body.template_variables(format)
 
         def work() -> str:
             return format.render(reader.read(messages), use, opens, continues, variables)
 
-        return await self._off_loop(num_bytes > _LONG_TEXT, work)
+        # A template that came with the request may take as long as it is allowed to.
+        return await self._off_loop(num_bytes > _LONG_TEXT or body.chat_template is not None, work)
 
     async def check_constraint(self, constraint: StructuredOutputs | None, param: str) -> None:
         """Raises InvalidRequestError that names `param` when answers cannot be held to the constraint."""

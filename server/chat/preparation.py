@@ -43,7 +43,8 @@ async def begin_chat(service: Service, record: RequestRecord, body: ChatCompleti
     service.admit(record, 1, params.num_sequences)
     text = await service.render(body.messages, body, use, record.body_size)
     prompt = await _encode(service, body, text)
-    plan = service.chat_format.plan(text, use, params, body.answer_wishes(service.chat_format))
+    format = await service.format_of(body)
+    plan = format.plan(text, use, params, body.answer_wishes(format))
     constrained_by = "tools" if use is not None else body.constraining_parameter
     await service.check_constraint(plan.params.structured_outputs, constrained_by)
     generation = Generation(service, record, prompt, plan.params, request_id, terms)

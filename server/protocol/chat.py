@@ -10,6 +10,7 @@ from engine.chat.format import ChatFormat
 from engine.chat.plan import AnswerWishes
 from engine.errors import InvalidRequestError
 from engine.tool_calls.tools import ToolUse
+from server.limits import MAX_TEMPLATE_LENGTH
 from server.protocol.body import RequestBody
 from server.protocol.sampling import SamplingBody
 from server.protocol.tools import ToolBody, ToolChoice, tool_use
@@ -61,6 +62,7 @@ class TemplateBody(RequestBody):
     tools: list[ToolBody] = Field(default_factory=list)
     add_generation_prompt: bool | None = None  # None: unless the final message is continued
     continue_final_message: bool = False
+    chat_template: Annotated[str, Field(max_length=MAX_TEMPLATE_LENGTH)] | None = None  # only where the server allows it
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("chat_template_kwargs")

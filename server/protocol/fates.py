@@ -118,7 +118,7 @@ CHAT = _by_name(
         _implemented("add_generation_prompt", "true unless `continue_final_message`", extra=True),
         _implemented("continue_final_message", "go on writing the last message", extra=True),
         _implemented("chat_template_kwargs", "variables for the chat template", extra=True),
-        _refused("chat_template", "templates come from the model or from --chat-template", extra=True),
+        _implemented("chat_template", "only with `--trust-request-chat-template`, and else refused", extra=True),
         _refused("documents", "the template is given no documents", [], extra=True),
         _refused("echo", "only completions echo their prompt", False, extra=True),
         _implemented("include_reasoning", "false: reasoning is generated and counted, but not sent", extra=True),
@@ -147,7 +147,7 @@ TOKENIZE = _by_name(
         _implemented("continue_final_message", extra=True),
         _implemented("chat_template_kwargs", extra=True),
         _implemented("return_token_strs", extra=True),
-        _refused("chat_template", "templates come from the model or from --chat-template", extra=True),
+        _implemented("chat_template", "only with `--trust-request-chat-template`, and else refused", extra=True),
         _implemented("tools", "as in chat completions", extra=True),
     )
 )

@@ -30,7 +30,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         name: add_key(path, name, None, admin=name == "ops", requests=limit.get("requests"), tokens=limit.get("tokens"))
         for name, limit in limits.items()
     }
-    with running_server(directory, "--api-keys-file", str(path), "--host", "0.0.0.0", "--isolate-keys") as running:
+    with running_server(
+        directory, "--api-keys-file", str(path), "--host", "0.0.0.0", "--isolate-keys", "--trust-request-chat-template"
+    ) as running:
         running.wait_until_ready()
         yield Guarded(running, path, keys)
 

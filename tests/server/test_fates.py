@@ -107,7 +107,6 @@ def test_neutral_values_and_null_are_accepted(table: dict[str, Parameter]) -> No
         ("service_tier", "flex"),
         ("web_search_options", {}),
         ("verbosity", "low"),
-        ("chat_template", "{{ messages }}"),
         ("store", "false"),
     ],
 )
