@@ -1,9 +1,9 @@
 """Chat templates: a conversation to the text of a prompt.
 
-Templates come from the model or from the operator, from a request only where the operator allows it, and run in Jinja's immutable sandbox, within
-bounds of time and size (engine/template_bounds.py). The environment gives
-them what transformers does (`raise_exception`, `strftime_now`, `tojson`, loop controls, `generation` blocks), since that is what
-they are written for; transformers' own function is not used because importing it takes a second, against 30 ms for Jinja.
+Templates come from the model or from the operator, from a request only where the operator allows it, and run in Jinja's immutable
+sandbox, within bounds of time and size (engine/template_bounds.py). The environment gives them what transformers does
+(`raise_exception`, `strftime_now`, `tojson`, loop controls, `generation` blocks), since that is what they are written for;
+transformers' own function is not used because importing it takes a second, against 30 ms for Jinja.
 """
 
 from __future__ import annotations
