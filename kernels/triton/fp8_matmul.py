@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.tuning import tiles_for
+from kernels.triton.tuning import Tiles, tiles_for
 from kernels.weights import FP8_MAX
 
 DEPTH = 128  # input features of a step; on sm_90 sums of this many products are added up in float32
@@ -29,17 +29,23 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def fp8_matmul(
-    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool = False
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    deterministic: bool = False,
+    tiles: Tiles | None = None,
 ) -> torch.Tensor:
     """x @ (weight * scales).T + bias: x [T, K] of a half type, weight [N, K] float8_e4m3fn, scales [N] float32 -> [T, N].
 
     Activations are rounded to E4M3 first; sums are of float32. With `deterministic` the tile does not depend on T, so a row of the result
-    has the same bits whatever the other rows are.
+    has the same bits whatever the other rows are. `tiles` are those of the table unless given.
     """
     (num_rows, depth), num_columns = x.shape, weight.shape[0]
     codes, row_scales = quantize_rows(x)
     out = torch.empty((num_rows, num_columns), dtype=x.dtype, device=x.device)
-    tiles = tiles_for("fp8_matmul", x.device, None if deterministic else num_rows)
+    tiles = tiles or tiles_for("fp8_matmul", x.device, None if deterministic else num_rows)
     fp8_matmul_kernel[(triton.cdiv(num_rows, tiles.rows), triton.cdiv(num_columns, tiles.columns))](
         out,
         codes,

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.tuning import tiles_for
+from kernels.triton.tuning import Tiles, tiles_for
 from kernels.weights import QuantizedWeight
 
 GROUPS = (64, 32, 16)  # input features that a kernel takes at a step; larger groups are divided
@@ -79,14 +79,17 @@ def unpack_rows(weight: GroupedCodes, rows: torch.Tensor, dtype: torch.dtype) ->
     return values.reshape(len(rows), -1)[:, : weight.in_features].to(dtype)
 
 
-def quantized_matmul(x: torch.Tensor, weight: GroupedCodes, bias: torch.Tensor | None, *, deterministic: bool = False) -> torch.Tensor:
+def quantized_matmul(
+    x: torch.Tensor, weight: GroupedCodes, bias: torch.Tensor | None, *, deterministic: bool = False, tiles: Tiles | None = None
+) -> torch.Tensor:
     """x @ weight.T + bias: x [T, K], bias [N] or None -> [T, N]; weights are rounded to the type of x, sums are of float32.
 
     With `deterministic` the tile does not depend on T, so a row of the result has the same bits whatever the other rows are.
+    `tiles` are those of the table unless given.
     """
     num_rows, num_columns = x.shape[0], weight.codes.shape[0]
     out = torch.empty((num_rows, num_columns), dtype=x.dtype, device=x.device)
-    tiles = tiles_for("quantized_matmul", x.device, None if deterministic else num_rows)
+    tiles = tiles or tiles_for("quantized_matmul", x.device, None if deterministic else num_rows)
     # One row's tiles lie side by side, so that those of other rows find the weights in the L2 cache.
     quantized_matmul_kernel[(triton.cdiv(num_rows, tiles.rows), triton.cdiv(num_columns, tiles.columns))](
         out,

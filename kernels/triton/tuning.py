@@ -59,3 +59,17 @@ def read_table(path: Path) -> dict[tuple[str, str, str], Tiles]:
             for name, tiles in {**devices["any"], **classes}.items():
                 table[kernel, device, name] = Tiles(*tiles)
     return table
+
+
+def write_entry(path: Path, kernel: str, device: str, classes: dict[str, Tiles]) -> None:
+    """Replace what the table in `path` says of one kernel on one device."""
+    entries = json.loads(path.read_text())
+    entries.setdefault(kernel, {})[device] = {name: list(tiles) for name, tiles in classes.items()}
+    kernels = []
+    for name, devices in sorted(entries.items()):
+        rows = [
+            f'    "{device}": {{\n' + ",\n".join(f'      "{row}": {json.dumps(tiles)}' for row, tiles in sorted(found.items())) + "\n    }"
+            for device, found in sorted(devices.items())
+        ]
+        kernels.append(f'  "{name}": {{\n' + ",\n".join(rows) + "\n  }")
+    path.write_text("{\n" + ",\n".join(kernels) + "\n}\n")

@@ -1,0 +1,269 @@
+"""Whether Octavo is right and fast on the GPU at hand: `python -m loadtest.gpu_check`, under eight minutes, no network.
+
+Every Triton kernel against plain PyTorch, and against its floor: the bytes it must move at the measured copy bandwidth, or its
+multiply-adds at the measured rate of bfloat16 products. Then the engine with random weights of Llama 3 8B's shapes: decodes of 1 and 64
+sequences, a long prefill, the time that the device waits for the host, what `--deterministic` costs, and transformers on the same work.
+Swapping to pinned memory, and the tests of the kernels as they run on a GPU. The last table is of the goals.
+
+Each section is a process with a time limit of its own: one that fails or hangs is reported, and the others go on. Without a GPU (or with
+`--device cpu`) all of it runs at toy sizes through Triton's interpreter, which shows that the script works; the times mean nothing then.
+`--section NAME` runs one in this process and prints its rows as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+TOTAL_SECONDS = 470.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. `share` is of the floor: the floor's time over the measured one, so 1 is perfect."""
+
+    name: str
+    measured: str
+    floor: str = ""
+    share: float | None = None
+    goal: float | None = None  # for `share`
+    failed: str = ""  # what is wrong, if something is
+
+    @property
+    def verdict(self) -> str:
+        if self.failed:
+            return f"FAILED: {self.failed}"
+        if self.share is None or self.goal is None:
+            return ""
+        return "met" if self.share >= self.goal else "missed"
+
+
+def kernels(device_name: str) -> Iterator[Row]:
+    """Each kernel: does it agree, and how near is it to its floor?"""
+    import torch
+
+    from loadtest import gpu_kernels
+
+    device = torch.device(device_name)
+    sizes = gpu_kernels.REAL if device_name == "cuda" else gpu_kernels.TOY
+    floors = gpu_kernels.measure_floors(device)
+    yield Row("copy bandwidth", f"{floors.bytes_per_second / 1e12:.3f} TB/s")
+    yield Row("bfloat16 product", f"{floors.flops_per_second / 1e12:.1f} TFLOP/s")
+    goals = {"decode attention, KV of 16 bits": 0.85, "prefill attention": 0.6, "rotary and KV write": 0.85}
+    goals |= {"addition and norm": 0.85, "gated activation": 0.85}
+    for case in gpu_kernels.cases(device, sizes):
+        try:
+            off = case.check()
+            seconds = gpu_kernels.seconds_of(case.run, device)
+        except Exception as error:  # the other kernels are wanted all the same
+            yield Row(case.name, "", failed=f"{type(error).__name__}: {error}".splitlines()[0][:200])
+            continue
+        floor = case.floor(floors)
+        wrong = "" if off <= case.tolerance else f"differs from the reference by {off:.3g} of the largest number"
+        yield Row(case.name, f"{seconds * 1e6:.1f} us", f"{floor * 1e6:.1f} us", floor / seconds, goals.get(case.name), wrong)
+
+
+def engine(device_name: str) -> Iterator[Row]:
+    """Decodes and a prefill of the whole engine, and what it makes the device wait."""
+    import torch
+
+    from loadtest import gpu_engine, gpu_kernels
+
+    device = torch.device(device_name)
+    load = gpu_engine.REAL_LOAD if device_name == "cuda" else gpu_engine.TOY_LOAD
+    floors = gpu_kernels.measure_floors(device)
+    with tempfile.TemporaryDirectory() as directory:
+        llm = gpu_engine.new_engine(Path(directory), load, device)
+        for num_seqs, goal in ((1, 1 / 1.15), (load.num_seqs, 1 / 1.25)):
+            figures = gpu_engine.decode(llm, load, num_seqs)
+            kv = gpu_engine.kv_bytes(load.model, num_seqs * load.context)
+            floor = (gpu_engine.weight_bytes(load.model) + kv) / floors.bytes_per_second
+            name = f"decode, {num_seqs} sequences at {load.context}"
+            yield timed(name, figures.step_seconds, floor, goal)
+            waiting = figures.host_share
+            if device_name == "cuda":
+                # By the device's clock; sampling and the copies count as waiting, so this is what it can be at most.
+                alone = gpu_engine.forward_seconds(llm, load, num_seqs)
+                yield timed(f"{name}: forward pass alone", alone, floor, None)
+                waiting = max(0.0, 1 - alone / figures.step_seconds)
+            yield Row(f"{name}: waiting for the host", f"{waiting:.1%}", "0", 1 - waiting, 0.97)
+        yield Row(f"output tokens/s, {load.num_seqs} sequences", f"{figures.tokens_per_second:.0f}")
+        seconds = gpu_engine.prefill_seconds(llm, load)
+        flops = gpu_engine.prefill_flops(load.model, load.prefill)
+        yield timed(f"prefill, {load.prefill} tokens", seconds, flops / floors.flops_per_second, 0.6)
+
+
+def deterministic(device_name: str) -> Iterator[Row]:
+    """The same decodes with `--deterministic`."""
+    import torch
+
+    from loadtest import gpu_engine
+
+    device = torch.device(device_name)
+    load = gpu_engine.REAL_LOAD if device_name == "cuda" else gpu_engine.TOY_LOAD
+    with tempfile.TemporaryDirectory() as directory:
+        llm = gpu_engine.new_engine(Path(directory), load, device, deterministic=True)
+        for num_seqs in (1, load.num_seqs):
+            figures = gpu_engine.decode(llm, load, num_seqs)
+            yield Row(f"deterministic decode, {num_seqs} sequences", f"{figures.step_seconds * 1000:.2f} ms")
+        yield Row("deterministic prefill", f"{gpu_engine.prefill_seconds(llm, load) * 1000:.1f} ms")
+
+
+def transformers(device_name: str) -> Iterator[Row]:
+    """The same prompts through `generate`."""
+    import torch
+
+    from loadtest import gpu_engine
+
+    load = gpu_engine.REAL_LOAD if device_name == "cuda" else gpu_engine.TOY_LOAD
+    rate = gpu_engine.transformers_tokens_per_second(load, torch.device(device_name))
+    yield Row(f"transformers: output tokens/s, {load.num_seqs} sequences", f"{rate:.0f}")
+
+
+def swap(device_name: str) -> Iterator[Row]:
+    """Blocks to host memory and back, bit for bit, and how fast."""
+    import torch
+
+    from engine.host_pool import new_host_pool
+
+    on_gpu = device_name == "cuda"
+    num_blocks, elements = (256, 1 << 20) if on_gpu else (8, 1 << 10)
+    pool = torch.randint(0, 255, (num_blocks, 2, elements), dtype=torch.uint8, device=device_name)
+    before = pool.clone()
+    host = new_host_pool(pool, num_blocks)
+    pairs = [(i, num_blocks - 1 - i) for i in range(num_blocks)]
+    for direction in ("out", "in"):
+        started = time.perf_counter()
+        host.swap(pairs if direction == "out" else [], [] if direction == "out" else [(b, a) for a, b in pairs])
+        if on_gpu:
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - started
+        if direction == "out":
+            pool.zero_()
+        yield Row(f"swap {direction}, blocks of {2 * elements >> 10} KiB", f"{pool.nbytes / seconds / 1e9:.1f} GB/s")
+    wrong = "" if torch.equal(pool, before) else "blocks that came back differ"
+    yield Row("blocks come back bit for bit", "yes" if not wrong else "no", failed=wrong)
+
+
+def tests(device_name: str) -> Iterator[Row]:
+    """The tests of the kernels, which run on a GPU where they are not interpreted."""
+    files = ["attention", "ops", "matmul", "quantized", "sample", "graphs"]
+    paths = [f"tests/kernels/test_triton_{name}.py" for name in files] + ["tests/engine/test_host_pool.py"]
+    if device_name != "cuda":
+        paths = paths[-1:]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *paths]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    summary = (done.stdout.strip() or done.stderr.strip() or "no output").splitlines()
+    failures = [line.removeprefix("FAILED ")[:160] for line in summary if line.startswith(("FAILED", "ERROR"))]
+    yield Row("tests of the kernels", summary[-1], failed="; ".join(failures[:5]) if done.returncode else "")
+
+
+@dataclass(frozen=True)
+class Section:
+    run: Callable[[str], Iterator[Row]]
+    seconds: float  # that it may take
+
+
+SECTIONS = {
+    "kernels": Section(kernels, 110),
+    "engine": Section(engine, 110),
+    "transformers": Section(transformers, 60),
+    "deterministic": Section(deterministic, 75),
+    "swap": Section(swap, 30),
+    "tests": Section(tests, 150),
+}
+
+
+def timed(name: str, seconds: float, floor: float, goal: float | None) -> Row:
+    return Row(name, f"{seconds * 1000:.2f} ms", f"{floor * 1000:.2f} ms", floor / seconds, goal)
+
+
+def run_section(name: str, device_name: str, seconds: float) -> list[Row]:
+    """In a process of its own; what it has said before its end counts, however it ends."""
+    environment = os.environ | {"TRITON_INTERPRET": "0" if device_name == "cuda" else "1"}
+    command = [sys.executable, "-m", "loadtest.gpu_check", "--device", device_name, "--section", name]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err, start_new_session=True)
+        try:
+            process.wait(timeout=seconds)
+            problem = "" if process.returncode == 0 else f"exit status {process.returncode}"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+            problem = f"not done after {seconds:.0f} s"
+        out.seek(0)
+        err.seek(0)
+        rows = [Row(**json.loads(line)) for line in out if line.startswith("{")]
+        if problem:
+            last = (err.read().strip().splitlines() or [""])[-1]
+            rows.append(Row(f"section {name}", "", failed=f"{problem} {last}"[:300]))
+    return rows
+
+
+def print_rows(title: str, rows: list[Row]) -> None:
+    table = Table("", "measured", "floor", "of the floor", "goal", "", title=title)
+    for row in rows:
+        share, goal = (("" if value is None else f"{value:.0%}") for value in (row.share, row.goal))
+        table.add_row(row.name, row.measured, row.floor, share, goal, row.verdict)
+    Console(width=150).print(table)
+
+
+def ratio_to_transformers(rows: list[Row]) -> list[Row]:
+    """The figure that needs two sections."""
+    rates = [float(row.measured) for row in rows if "output tokens/s" in row.name]
+    return [Row("throughput over transformers'", f"{rates[0] / rates[1]:.1f} times", "8 times")] if len(rates) == 2 else []
+
+
+def main() -> int:
+    """Returns 1 if something failed; a missed goal is no failure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
+    parser.add_argument("--section", choices=list(SECTIONS))
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS), help="the sections to run")
+    parser.add_argument("--json", type=Path, help="also write all rows here")
+    args = parser.parse_args()
+    device_name = args.device if args.device != "auto" else find_device()
+    if args.section is not None:
+        for row in SECTIONS[args.section].run(device_name):
+            print(json.dumps(asdict(row)), flush=True)
+        return 0
+    deadline = time.monotonic() + TOTAL_SECONDS
+    rows: list[Row] = []
+    for name in args.only:
+        left = deadline - time.monotonic()
+        started = time.monotonic()
+        found = run_section(name, device_name, min(left, SECTIONS[name].seconds)) if left > 5 else []
+        found = found or [Row(f"section {name}", "", failed="no time was left")]
+        print_rows(f"{name}, {time.monotonic() - started:.0f} s", found)
+        rows += found
+    rows += ratio_to_transformers(rows)
+    print_rows("goals" if device_name == "cuda" else "goals (toy sizes in the interpreter: the times mean nothing)", goal_rows(rows))
+    if args.json is not None:
+        args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    return int(any(row.failed for row in rows))
+
+
+def goal_rows(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.goal is not None or row.failed or row.name.startswith("throughput over")]
+
+
+def find_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
