@@ -51,6 +51,9 @@ class ModelRunner:
         self._pooler = Pooler(max_num_seqs)
         self._enforce_eager = enforce_eager
         self._forward = self._captured(self._forward_with)
+        if (prepare := getattr(self._forward, "prepare", None)) is not None:
+            with torch.inference_mode():
+                prepare()
         self._hidden_states: Forward | None = None  # most engines never pool
 
     @torch.inference_mode()

@@ -124,9 +124,10 @@ class Ops(Protocol):
         ...
 
 
-# A set may also have `capture(forward, capacity) -> Callable[[Batch], logits]`: it runs `forward(ops, batch)` once with operations that
-# record themselves, and returns what replays them for later batches, whose tensors are views of the buffers in `capacity`. The replay
-# gives the bits that the operations give one by one; its result is valid until the next call.
+# A set may also have `capture(forward, capacity) -> Callable[[Batch], torch.Tensor]`: it runs `forward(ops, batch)` with operations that
+# are recorded, and returns what replays them for later batches, whose tensors are views of the buffers in `capacity`. The replay gives
+# the rows that the operations give one by one, perhaps with others behind them; its result is valid until the next call. If what is
+# returned has a method `prepare()`, that records at once what would else be recorded when it is first wanted.
 
 
 def load_ops(name: str, device: torch.device, dtype: torch.dtype, num_threads: int | None = None, *, deterministic: bool = False) -> Ops:

@@ -33,20 +33,30 @@ class DecodeGraphs:
     """What `capture` returns: computes any batch, and those that are decodes alone by replaying a graph."""
 
     def __init__(self, forward: Callable[[Batch], torch.Tensor], capacity: Batch, record: Recorder) -> None:
-        """Records `forward`, largest first, so that smaller graphs find room in the memory of larger ones."""
+        """A size is recorded when it is first wanted, or by `prepare`."""
         self.sizes = ladder(capacity.num_seqs)
         self._forward = forward
+        self._capacity = capacity
+        self._record = record
         self._counts = torch.zeros(2, dtype=torch.int32, device=capacity.token_ids.device)
-        self._replays = {size: record(partial(self._compute, decode_batch(capacity, size))) for size in reversed(self.sizes)}
+        self._replays: dict[int, Body] = {}
+
+    def prepare(self) -> None:
+        """Record all sizes, largest first, so that smaller graphs find room in the memory of larger ones."""
+        for size in reversed(self.sizes):
+            self._replay_of(size)
 
     def __call__(self, batch: Batch) -> torch.Tensor:
-        """Logits [num_logits, vocab_size], float32 and valid until the next call if replayed."""
-        num_logits = len(batch.logits_indices)
+        """What the forward pass gives, one row a token or one row a logit; valid until the next call if replayed.
+
+        There may be more rows than were wanted; those behind belong to nobody.
+        """
         size = self.size_for(batch)
         if size is None:
             return self._forward(batch)
-        self._counts.copy_(torch.tensor([batch.num_seqs, num_logits], dtype=torch.int32))
-        return self._replays[size]()[:num_logits]
+        replay = self._replay_of(size)
+        self._counts.copy_(torch.tensor([batch.num_seqs, len(batch.logits_indices)], dtype=torch.int32))
+        return replay()[: batch.num_seqs]
 
     def size_for(self, batch: Batch) -> int | None:
         """The size of the graph that computes a batch; None if none does."""
@@ -55,9 +65,15 @@ class DecodeGraphs:
         place = bisect.bisect_left(self.sizes, batch.num_seqs)
         return self.sizes[place] if place < len(self.sizes) else None
 
+    def _replay_of(self, size: int) -> Body:
+        if size not in self._replays:
+            self._counts.zero_()  # what is recorded also runs: no row is real
+            self._replays[size] = self._record(partial(self._compute, decode_batch(self._capacity, size)))
+        return self._replays[size]
+
     def _compute(self, batch: Batch) -> torch.Tensor:
         pad_decodes(batch, self._counts)
-        return self._forward(batch).float()
+        return self._forward(batch)
 
 
 def decode_batch(capacity: Batch, size: int) -> Batch:
