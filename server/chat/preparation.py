@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from engine.chat.deltas import MessageParser, PlainText
 from engine.sampling_params import SamplingParams
 from server.chat.deltas import MessageDeltas
@@ -30,9 +32,12 @@ class Chat:
         return MessageDeltas(self.generation, self.params.n, self.new_parser)
 
 
-async def begin_chat(service: Service, record: RequestRecord, body: ChatCompletionRequest, terms: Terms, request_id: str) -> Chat:
+async def begin_chat(
+    service: Service, record: RequestRecord, body: ChatCompletionRequest, terms: Terms, request_id: str, as_many_as_fit: bool = False
+) -> Chat:
     """Start what a body asks for. Its places are given back when the record ends.
 
+    `as_many_as_fit`: a max_tokens for which the context has no room means to the end of the context, rather than an error.
     Raises ApiError, InvalidRequestError or OverloadedError for what cannot be served.
     """
     model = service.resolve_model(body.model)
@@ -43,6 +48,8 @@ async def begin_chat(service: Service, record: RequestRecord, body: ChatCompleti
     service.admit(record, 1, params.num_sequences)
     text = await service.render(body.messages, body, use, record.body_size)
     prompt = await _encode(service, body, text)
+    if as_many_as_fit and params.max_tokens is not None and len(prompt) + params.max_tokens > service.engine.max_model_len:
+        params = msgspec.structs.replace(params, max_tokens=None)
     format = await service.format_of(body)
     plan = format.plan(text, use, params, body.answer_wishes(format))
     constrained_by = "tools" if use is not None else body.constraining_parameter

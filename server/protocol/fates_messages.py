@@ -31,7 +31,9 @@ _PROMPTING = (
 
 _BETA = (
     refused("mcp_servers", "the server calls no tools itself", [], extra=True),
-    refused("context_management", "nothing compacts a conversation", extra=True),
+    refused(
+        "context_management", "nothing compacts a conversation", {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}, extra=True
+    ),
     refused("compaction", "nothing compacts a conversation", extra=True),
     refused("fallbacks", "there is no other model", [], extra=True),
     refused("fallback_credit_token", "there is no other model", extra=True),
@@ -50,7 +52,7 @@ MESSAGES = by_name(
     (
         *_PROMPTING,
         *(implemented(name, note, extra=True) for name, note in PASSED_ON.items()),
-        implemented("max_tokens", "required, thinking included"),
+        implemented("max_tokens", "required, thinking included; one that goes beyond the context means up to its end"),
         implemented("stop_sequences", "as `stop` in chat"),
         implemented("stream"),
         implemented("metadata", "`user_id`, as `user` in chat"),

@@ -15,8 +15,6 @@ from server.sse import named_event
 
 Emit = Callable[[dict[str, Any]], None]
 
-_STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
-
 
 @dataclass(frozen=True)
 class MessageAnswer:
@@ -24,6 +22,7 @@ class MessageAnswer:
 
     id: str
     chat: Chat
+    max_tokens: int
 
     async def stream(self) -> AsyncIterator[bytes]:
         """The frames of a stream. Raises what the generation raises."""
@@ -49,7 +48,7 @@ class MessageAnswer:
                 builder.take(choice.deltas)
                 last = choice
             yield
-        builder.end(*_stop(last), self._usage(messages.reasoning_tokens))
+        builder.end(*self._stop(last), self._usage(messages.reasoning_tokens))
         yield
 
     def _empty(self) -> dict[str, Any]:
@@ -63,6 +62,18 @@ class MessageAnswer:
             "stop_sequence": None,
             "usage": self._usage(0),
         }
+
+    def _stop(self, last: ChoiceDelta | None) -> tuple[str, str | None]:
+        """(stop_reason, stop_sequence) of a message that ends with this delta."""
+        if last is None or last.finish_reason is None:
+            return "end_turn", None
+        stopped_by = last.tokens.stop_reason
+        if last.finish_reason == "length":
+            reached = self.chat.generation.completion_tokens >= self.max_tokens
+            return "max_tokens" if reached else "model_context_window_exceeded", None
+        if last.finish_reason == "stop" and isinstance(stopped_by, str) and stopped_by != "repetition_detected":
+            return "stop_sequence", stopped_by
+        return "tool_use" if last.finish_reason == "tool_calls" else "end_turn", None
 
     def _usage(self, thinking_tokens: int) -> dict[str, Any]:
         """Cached tokens are counted apart. How many there are is not known when a stream begins."""
@@ -134,16 +145,6 @@ class MessageBuilder:
         else:
             block[block["type"]] = text
         self._emit({"type": "content_block_stop", "index": len(self._blocks) - 1})
-
-
-def _stop(last: ChoiceDelta | None) -> tuple[str, str | None]:
-    """(stop_reason, stop_sequence) of a message that ends with this delta."""
-    if last is None or last.finish_reason is None:
-        return "end_turn", None
-    stopped_by = last.tokens.stop_reason
-    if last.finish_reason == "stop" and isinstance(stopped_by, str) and stopped_by != "repetition_detected":
-        return "stop_sequence", stopped_by
-    return _STOP_REASONS.get(last.finish_reason, "end_turn"), None
 
 
 def _input(text: str) -> dict[str, Any]:

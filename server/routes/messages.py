@@ -28,8 +28,8 @@ async def create_message(request: Request) -> Any:
     chat_body, rename = await service.read(record.body_size, lambda: translated(body))
     message_id = f"msg_{record.hex}"
     with renamed(rename):
-        chat = await begin_chat(service, record, chat_body, terms_of(request, chat_body), message_id)
-    answer = MessageAnswer(message_id, chat)
+        chat = await begin_chat(service, record, chat_body, terms_of(request, chat_body), message_id, as_many_as_fit=True)
+    answer = MessageAnswer(message_id, chat, body.max_tokens)
     if body.stream:
         return EventStream(answer.stream(), service.config.sse_keepalive)
     return await answer_waiting(request, answer.whole())

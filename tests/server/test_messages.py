@@ -60,6 +60,14 @@ def test_the_stop_reason_says_what_ended_it(claude: anthropic.Anthropic, whole: 
     assert (stopped.stop_reason, stopped.stop_sequence, _text(stopped)) == ("stop_sequence", stop, _text(whole)[:6])
 
 
+def test_a_limit_beyond_the_context_ends_with_the_context(claude: anthropic.Anthropic) -> None:
+    words = [{"role": "user", "content": "word " * 980}]
+    endless = {"structured_outputs": {"regex": "[a-z]{900}"}}
+    message = claude.messages.create(**{**GREEDY, "messages": words, "max_tokens": 32000, "extra_body": endless})
+    assert message.stop_reason == "model_context_window_exceeded"
+    assert _tokens(message) + message.usage.output_tokens == 1024
+
+
 def test_blocks_and_turns_become_the_messages_of_chat(claude: anthropic.Anthropic, http: httpx.Client) -> None:
     messages: list[Any] = [
         {"role": "user", "content": [{"type": "text", "text": "What is the sea?", "cache_control": {"type": "ephemeral"}}]},
@@ -143,7 +151,7 @@ def test_a_client_that_leaves_stops_the_work(claude: anthropic.Anthropic, server
 class TestErrors:
     def test_each_is_of_the_clients_own_class(self, claude: anthropic.Anthropic) -> None:
         with pytest.raises(anthropic.BadRequestError) as bad:
-            claude.messages.create(**{**GREEDY, "max_tokens": 5000})
+            claude.messages.create(**{**GREEDY, "messages": [{"role": "user", "content": "word " * 1100}]})
         assert bad.value.type == "invalid_request_error"
         assert bad.value.request_id
         with pytest.raises(anthropic.NotFoundError) as missing:
