@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -12,6 +13,8 @@ from starlette.responses import Response
 
 from octavo import __version__
 from server.background import BackgroundRuns
+from server.batches.runner import BatchRunner
+from server.batches.store import BatchStore
 from server.config import ServerConfig
 from server.errors import ApiError, http_error
 from server.keys import KeyRing
@@ -19,7 +22,7 @@ from server.middleware import RequestMiddleware
 from server.rate_limits import EXPOSED_HEADERS
 from server.record import record_of
 from server.response_store import ResponseStore
-from server.routes import admin, chat, completions, embeddings, health, messages, models, tokenize
+from server.routes import admin, batches, chat, completions, embeddings, health, messages, models, tokenize
 from server.routes import responses as responses_routes
 from server.service import Phase, Service
 
@@ -41,7 +44,8 @@ def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
     app = FastAPI(title="Octavo", version=__version__, root_path=config.root_path, redirect_slashes=False, **_NO_PAGES)
     app.state.service, app.state.keys = service, keys
     app.state.responses, app.state.background = responses, BackgroundRuns()
-    for family in (admin, chat, completions, responses_routes, messages, embeddings, models, tokenize, health):
+    app.state.batches = _batch_runner(app, engine, config)
+    for family in (admin, chat, completions, responses_routes, messages, embeddings, batches, models, tokenize, health):
         app.include_router(family.router)
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(RequestValidationError, _answer_bad_query)
@@ -56,6 +60,14 @@ def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
             CORSMiddleware, allow_origins=list(config.cors_origins), allow_methods=["*"], allow_headers=["*"], expose_headers=exposed
         )
     return app
+
+
+def _batch_runner(app: FastAPI, engine: AsyncLLMEngine, config: ServerConfig) -> BatchRunner | None:
+    if config.batch_dir is None:
+        return None
+    store = BatchStore(Path(config.batch_dir).expanduser(), config.max_batch_storage)
+    # Half of the places in the running batch are left to those who wait for their answers.
+    return BatchRunner(store, app, min(config.batch_concurrency, max(1, engine.config.seq_budget // 2)))
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""The command line: `octavo serve | chat | keys | version`.
+"""The command line: `octavo serve | run-batch | chat | keys | version`.
 
 Exit statuses: 0 all went well, 1 the engine died, 2 a setting or a model that cannot work, 3 the port is taken, 4 the supervisor gave the
 server up, 5 the disk is full, 130 and 143 a second Ctrl-C or SIGTERM cut the server short. docs/operations.md has them as a table.
@@ -17,9 +17,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from engine.config import EngineConfig
 from engine.errors import ConfigError, DiskFullError, EngineDeadError, ModelLoadError, is_disk_full
 from octavo import __version__
 from server import keys_command
+from server.config import ServerConfig
 from server.settings import Setting, all_settings, load_configs
 
 EXIT_ENGINE_DIED = 1
@@ -66,15 +68,7 @@ def _serve(**given: Any) -> int:
     """
     from server import listen
 
-    settings_file = given.pop("config", None)
-    model = given.pop("model_argument", None)
-    flags = {name: value for name, value in given.items() if value not in (None, [], ())}
-    if model is not None:
-        if "model" in flags:
-            raise ConfigError("the model is named twice: as an argument and by --model")
-        flags["model"] = model
-    engine_config, server_config = load_configs(flags, settings_file)
-    _check_kernels()
+    engine_config, server_config = _configs(given)
     try:
         listener = listen.bind(server_config)
     except listen.PortTakenError as error:
@@ -93,6 +87,42 @@ def _serve(**given: Any) -> int:
         from server.serve import serve
 
         return serve(engine, server_config, listener)
+
+
+def _run_batch(source: Path, target: Path, **given: Any) -> int:
+    """Answer the requests in the file INPUT, one line of JSON each as for /v1/batches, and write the answers to the file OUTPUT.
+
+    Begun again after an interruption, it goes on where it was. Flags are those of `octavo serve`.
+    """
+    engine_config, server_config = _configs(given)
+    import asyncio
+
+    from server.batches.offline import plan, run_batch
+
+    lines, num_done = plan(source, target)  # what is wrong with the files is told before the model is loaded
+    if not lines:
+        print(f"octavo: all {num_done} requests were answered before", file=sys.stderr)
+        return 0
+    from engine.async_engine import AsyncLLMEngine
+
+    num_failed = asyncio.run(run_batch(AsyncLLMEngine(engine_config), server_config, source, target))
+    if num_failed:
+        print(f"octavo: {num_failed} requests failed: {target} says why", file=sys.stderr)
+    return 0
+
+
+def _configs(given: dict[str, Any]) -> tuple[EngineConfig, ServerConfig]:
+    """What flags and the settings file say. Raises ConfigError."""
+    settings_file = given.pop("config", None)
+    model = given.pop("model_argument", None)
+    flags = {name: value for name, value in given.items() if value not in (None, [], ())}
+    if model is not None:
+        if "model" in flags:
+            raise ConfigError("the model is named twice: as an argument and by --model")
+        flags["model"] = model
+    configs = load_configs(flags, settings_file)
+    _check_kernels()
+    return configs
 
 
 def _check_kernels() -> None:
@@ -128,27 +158,36 @@ def _show(value: Any) -> str:
     return str(value)
 
 
-def _serve_command() -> Callable[..., int]:
-    """`_serve` with a signature made of the settings, which is what typer reads."""
+def _with_settings(run: Callable[..., int], positional: dict[str, Any]) -> Callable[..., int]:
+    """`run` with a signature made of its positional arguments and of the settings, which is what typer reads."""
 
     def command(**given: Any) -> int:
-        return _serve(**given)
+        return run(**given)
 
-    positional = typer.Argument(help=all_settings()["model"].help, metavar="MODEL", show_default=False)
     config = typer.Option("--config", "-c", help="settings file in YAML, as in configs/", metavar="FILE", show_default=False)
     keyword = inspect.Parameter.KEYWORD_ONLY
     parameters = [
-        inspect.Parameter("model_argument", keyword, default=None, annotation=Annotated[str | None, positional]),
+        *(inspect.Parameter(name, keyword, default=default, annotation=kind) for name, (kind, default) in positional.items()),
         inspect.Parameter("config", keyword, default=None, annotation=Annotated[str | None, config]),
         *(_flag(setting) for setting in all_settings().values()),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__doc__ = _serve.__doc__
+    command.__doc__ = run.__doc__
     return command
 
 
-app.command("serve")(_serve_command())
+_MODEL = typer.Argument(help=all_settings()["model"].help, metavar="MODEL", show_default=False)
+_INPUT = typer.Argument(help="file of requests", metavar="INPUT", show_default=False)
+_OUTPUT = typer.Argument(help="file for the answers", metavar="OUTPUT", show_default=False)
+
+app.command("serve")(_with_settings(_serve, {"model_argument": (Annotated[str | None, _MODEL], None)}))
+app.command("run-batch")(
+    _with_settings(
+        _run_batch,
+        {"source": (Annotated[Path, _INPUT], inspect.Parameter.empty), "target": (Annotated[Path, _OUTPUT], inspect.Parameter.empty)},
+    )
+)
 
 
 @app.command("chat")

@@ -14,6 +14,9 @@ _AT_LEAST_ONE = (
     "max_pending_requests",
     "max_sequences_per_request",
     "max_stored_responses",
+    "max_batch_file_size",
+    "max_batch_storage",
+    "batch_concurrency",
     "backlog",
 )
 
@@ -79,6 +82,10 @@ class ServerConfig:
     receive_timeout: float = _setting(60.0, "seconds that a request's headers, and then its body, may take to arrive; 0: for ever")
     response_store: str | None = _setting(None, "file that keeps stored responses over restarts; none: they are kept in memory")
     max_stored_responses: int = _setting(1000, "stored responses that are kept; the least recently used go first")
+    batch_dir: str | None = _setting(None, "folder that keeps files and batches over restarts; none: neither is served")
+    max_batch_file_size: int = _setting(200 << 20, "longest file of a batch, in bytes (suffixes K, M, G)")
+    max_batch_storage: int = _setting(4 << 30, "bytes of all files of batches together (suffixes K, M, G)")
+    batch_concurrency: int = _setting(16, "requests of batches that run at once; all others go first")
     sse_keepalive: float = _setting(15.0, "seconds of silence in a stream after which a comment line is sent; 0: never")
     grace_period: float = _setting(30.0, "seconds that running requests are given after SIGTERM or Ctrl-C")
     supervise: bool = _setting(False, "a small process in front holds the port, and starts the server again when it dies")

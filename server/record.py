@@ -16,6 +16,7 @@ from server.dialect import Dialect, dialect_of
 from server.rate_limits import UNLIMITED, Allowance
 
 SCOPE_KEY = "octavo.record"
+BATCH_OWNER = "octavo.batch_owner"  # in the scope of a batch's requests, which no client can write to: whose the batch is
 HAS_ARRIVED = "octavo.has_arrived"  # in the scope once all of the request's body has been received
 _SANE_ID = re.compile(r"[\w.:/@+=-]{1,128}", re.ASCII)
 
@@ -29,6 +30,7 @@ class RequestRecord:
     path: str
     caller: Caller = ANYBODY
     allowance: Allowance = UNLIMITED
+    batch_owner: str | None = None  # of a request that is a line of a batch
     charged_tokens: int = 0  # to the allowance, until the request has ended and is settled
     started: float = field(default_factory=time.perf_counter)
     first_token: float | None = None

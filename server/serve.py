@@ -15,6 +15,7 @@ import setproctitle
 import uvicorn
 
 from server.app import build_app
+from server.batches.runner import BatchRunner
 from server.config import ServerConfig
 from server.http_protocol import protocol_with
 from server.keys import KeyRing
@@ -51,11 +52,12 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
     signals = _Signals()
     status = 0
     responses: ResponseStore | None = None
+    batches: BatchRunner | None = None
     try:
         tls = None if config.ssl_certfile is None else Tls(config)
         service_app = build_app(engine, config)
         service: Service = service_app.state.service
-        responses = service_app.state.responses
+        responses, batches = service_app.state.responses, service_app.state.batches
         server = _Uvicorn(
             uvicorn.Config(
                 service_app,
@@ -78,6 +80,8 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
         _warn_if_open(listener, service_app.state.keys)
         try:
             await _start_engine(service, url_of(listener, "http" if tls is None else "https"), signals)
+            if batches is not None:
+                await batches.start()
             await signals.first()
             service.begin_draining()
             logger.info("stopping: running requests have %g s to finish", config.grace_period)
@@ -88,6 +92,8 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
             server.force_exit = status != 0
             await serving
     finally:
+        if batches is not None:
+            await batches.stop()
         await engine.shutdown(patience=_ENGINE_PATIENCE if status == 0 else 0.0)
         if responses is not None:
             responses.close()

@@ -16,7 +16,7 @@ from engine.config import EngineConfig, parse_bytes, read_settings
 from engine.errors import ConfigError
 from server.config import ServerConfig
 
-_SIZES = frozenset({"kv_cache_memory", "swap_space", "max_body_size", "max_header_size"})
+_SIZES = frozenset({"kv_cache_memory", "swap_space", "max_body_size", "max_header_size", "max_batch_file_size", "max_batch_storage"})
 
 
 @dataclass(frozen=True)

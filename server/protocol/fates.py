@@ -11,6 +11,7 @@ from server.protocol.fate import accepted as _accepted
 from server.protocol.fate import by_name as _by_name
 from server.protocol.fate import implemented as _implemented
 from server.protocol.fate import refused as _refused
+from server.protocol.fates_batches import BATCHES
 from server.protocol.fates_embeddings import EMBEDDINGS, RERANK, SCORE
 from server.protocol.fates_messages import COUNT_TOKENS, MESSAGES
 from server.protocol.fates_responses import INPUT_TOKENS, RESPONSES
@@ -164,6 +165,7 @@ ENDPOINTS = {
     "POST /v1/embeddings": EMBEDDINGS,
     "POST /v1/score": SCORE,
     "POST /v1/rerank": RERANK,
+    "POST /v1/batches": BATCHES,
     "POST /tokenize": TOKENIZE,
     "POST /detokenize": DETOKENIZE,
 }

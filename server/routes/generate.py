@@ -22,6 +22,9 @@ from server.service import Service
 
 Body = TypeVar("Body", bound=RequestBody)
 
+# Lines of batches wait for all requests of clients that ask for no larger one.
+_BATCH_PRIORITY = 1 << 20
+
 
 def service_of(request: Request) -> Service:
     service: Service = request.app.state.service
@@ -39,8 +42,12 @@ async def body_of(request: Request, model: type[Body], table: dict[str, Paramete
 
 def terms_of(request: Request, body: SamplingBody | PooledBody) -> Terms:
     """The terms on which a body asks to be served."""
-    timeout = body.timeout if body.timeout is not None else service_of(request).config.request_timeout
-    return Terms(body.priority, _cache_salt_of(request, body), _tenant_of(request, body), timeout)
+    timeout, priority = body.timeout, body.priority
+    if record_of(request).batch_owner is not None:
+        priority = max(priority, _BATCH_PRIORITY)
+    elif timeout is None:
+        timeout = service_of(request).config.request_timeout
+    return Terms(priority, _cache_salt_of(request, body), _tenant_of(request, body), timeout)
 
 
 def _cache_salt_of(request: Request, body: SamplingBody | PooledBody) -> str | None:
@@ -53,7 +60,10 @@ def _cache_salt_of(request: Request, body: SamplingBody | PooledBody) -> str | N
 
 def owner_of(request: Request) -> str:
     """Whose a request is: its key's holder's, or where all clients have one key or none, that of whatever key it carries."""
-    caller = record_of(request).caller
+    record = record_of(request)
+    if record.batch_owner is not None:
+        return record.batch_owner
+    caller = record.caller
     if not caller.is_shared:
         return f"key:{caller.name}"
     key = key_in(request.scope["headers"])

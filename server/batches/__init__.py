@@ -1,0 +1,1 @@
+"""Batches: files of requests that are worked off while nobody waits, in OpenAI's shape."""
