@@ -268,10 +268,10 @@ def run_batch(*arguments: str) -> subprocess.Popen[str]:
 
 def test_run_batch_needs_no_server_and_goes_on_after_it_was_killed(tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text("\n".join([*(line(f"r{i}", max_tokens=40) for i in range(30)), line("bad", temperature=-1)]) + "\n")
+    source.write_text("\n".join([*(line(f"r{i}", max_tokens=30) for i in range(16)), line("bad", temperature=-1)]) + "\n")
     first = run_batch(str(source), str(target))
     deadline = time.monotonic() + 60
-    while not target.exists() or target.read_bytes().count(b"\n") < 5:
+    while not target.exists() or target.read_bytes().count(b"\n") < 3:
         assert first.poll() is None, first.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -286,9 +286,9 @@ def test_run_batch_needs_no_server_and_goes_on_after_it_was_killed(tmp_path: Pat
     assert "1 requests failed" in told
     found = [json.loads(text) for text in target.read_text().splitlines()]
     assert target.read_bytes().startswith(done[: done.rindex(b"\n") + 1])
-    assert sorted(one["custom_id"] for one in found) == sorted(["bad", *(f"r{i}" for i in range(30))])
+    assert sorted(one["custom_id"] for one in found) == sorted(["bad", *(f"r{i}" for i in range(16))])
     assert {one["custom_id"]: one["response"]["status_code"] for one in found}["bad"] == 400
-    assert plan(source, target) == ([], 31), "there is nothing left to do"
+    assert plan(source, target) == ([], 17), "there is nothing left to do"
 
 
 def test_run_batch_says_what_is_wrong_with_its_files_before_it_loads_a_model(tmp_path: Path) -> None:
