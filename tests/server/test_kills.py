@@ -141,7 +141,7 @@ async def _check(server: RunningServer, requests: dict[str, Request], kills: int
 def test_a_kill_in_the_middle_of_everything_changes_no_answer(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         server.wait_until_ready()
-        requests = asyncio.run(requests_of_every_kind(server.url, 40))
+        requests = asyncio.run(requests_of_every_kind(server.url, 24))
         asyncio.run(_check(server, requests, kills=1))
         assert server.metric("octavo_engine_restarts_total") == 1
 
