@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,13 @@ from engine.step import NewSequence
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-Masks = tuple[NDArray[np.bool_], dict[int, str]]  # [n, vocab_size] the tokens that are out; by index: why a sequence cannot go on
+    from engine.grammar.masks import TokenMask
+
+
+class _Masks(NamedTuple):
+    places: list[int]  # of the rows that are masked, among those of the step
+    masks: list[TokenMask]  # one for each
+    errors: dict[int, str]  # by place: why the sequence cannot go on
 
 
 class Grammar:
@@ -27,7 +33,7 @@ class Grammar:
         self._grammars = grammars
         self._of_slot: dict[int, _Follower] = {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
-        self._begun: Future[Masks] | None = None
+        self._begun: Future[_Masks] | None = None
 
     def admit(self, new: NewSequence) -> bool:
         self._of_slot.pop(new.slot, None)
@@ -41,15 +47,15 @@ class Grammar:
 
     def apply(self, batch: LogitsRows) -> None:
         begun, self._begun = self._begun, None
-        masked, errors = self._compute(batch.slots, batch.positions) if begun is None else begun.result()
-        rows = batch.tensor(batch.rows)
-        batch.logits[rows] = batch.logits[rows].masked_fill_(batch.tensor(masked), float("-inf"))
-        for i, reason in errors.items():
+        masks = self._compute(batch.slots, batch.positions) if begun is None else begun.result()
+        for place, mask in zip(masks.places, masks.masks, strict=True):
+            mask.apply(batch.logits[batch.rows[place]])
+        for i, reason in masks.errors.items():
             batch.errors[int(batch.rows[i])] = reason
 
-    def _compute(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> Masks:
+    def _compute(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> _Masks:
         # Imported here: whoever makes no such requests does not wait for it when the engine starts.
-        from engine.grammar.masks import masked_tokens
+        from engine.grammar.masks import token_masks
 
         matchers: list[LLMatcher] = []
         errors: dict[int, str] = {}
@@ -60,12 +66,11 @@ class Grammar:
                 places.append(i)
             except InvalidRequestError as refusal:
                 errors[i] = str(refusal)
-        masked = np.zeros((len(slots), self._grammars.vocab_size), np.bool_)
-        masked[places] = masked_tokens(matchers, self._grammars.vocab_size)
+        masks = token_masks(matchers, self._grammars.vocab_size)
         for i, matcher in zip(places, matchers, strict=True):
             if matcher.is_error():
                 errors[i] = f"the answer cannot go on under its grammar: {matcher.get_error().strip()[:300]}"
-        return masked, errors
+        return _Masks(places, masks, errors)
 
 
 class _Follower:
