@@ -55,7 +55,8 @@ async def begin_chat(
     constrained_by = "tools" if use is not None else body.constraining_parameter
     await service.check_constraint(plan.params.structured_outputs, constrained_by)
     generation = Generation(service, record, prompt, plan.params, request_id, terms)
-    return Chat(model, plan.params, TokenText(service.tokenizer, body.skip_special_tokens), generation, plan.new_parser)
+    token_text = TokenText(service.tokenizer, body.skip_special_tokens, plan.params.visible_token_ids)
+    return Chat(model, plan.params, token_text, generation, plan.new_parser)
 
 
 async def chat_prompt(service: Service, body: ChatCompletionRequest, num_bytes: int) -> list[int]:

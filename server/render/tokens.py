@@ -19,10 +19,11 @@ class TokenText:
 
     tokenizer: Tokenizer
     skip_special_tokens: bool  # special tokens are then no part of the text, so they have no bytes
+    visible_token_ids: tuple[int, ...] = ()  # special tokens that are part of it all the same
 
     def bytes_of(self, token_id: int) -> bytes:
         """What the token adds to the output, to the byte."""
-        if self.skip_special_tokens and self.tokenizer.is_special(token_id):
+        if self.skip_special_tokens and self.tokenizer.is_special(token_id) and token_id not in self.visible_token_ids:
             return b""
         return self.tokenizer.token_bytes(token_id)
 

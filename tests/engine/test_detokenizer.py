@@ -71,5 +71,10 @@ def test_special_tokens_are_left_out_only_when_asked() -> None:
     assert "".join(stream(TOKENIZER, [ids], skip_special_tokens=False)) == "<|im_start|>user<|im_end|>"
 
 
+def test_special_tokens_that_are_to_be_seen_are_not_left_out() -> None:
+    ids = TOKENIZER.encode("<|im_start|>user<|im_end|>", add_special_tokens=False)
+    assert IncrementalDetokenizer(TOKENIZER, skip_special_tokens=True, visible=ids[:1]).append(ids) == "<|im_start|>user"
+
+
 def test_the_leading_space_of_a_continuation_is_kept() -> None:
     assert IncrementalDetokenizer(TOKENIZER).append(TOKENIZER.encode(" Paris")) == " Paris"

@@ -38,6 +38,7 @@ def test_special_tokens_have_bytes_only_when_they_are_part_of_the_text(tokenizer
     end = tokenizer.eos_token_ids[0]
     assert TokenText(tokenizer, True).bytes_of(end) == b""
     assert TokenText(tokenizer, False).bytes_of(end) == b"<|im_end|>"
+    assert TokenText(tokenizer, True, (end,)).bytes_of(end) == b"<|im_end|>"
     assert TokenText(tokenizer, True).name(end) == "<|im_end|>"
 
 
