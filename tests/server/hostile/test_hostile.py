@@ -1,4 +1,4 @@
-"""Eleven hundred malformed and hostile requests: each is refused with OpenAI's error object, at once, and disturbs nobody."""
+"""Twelve hundred malformed and hostile requests: each is refused with OpenAI's error object, at once, and disturbs nobody."""
 
 from __future__ import annotations
 
@@ -57,22 +57,34 @@ def test_there_are_more_than_three_hundred_of_them() -> None:
 
 @pytest.mark.parametrize("category", CATEGORIES)
 def test_hostile_requests_are_refused_at_once_and_disturb_nobody(server: RunningServer, category: str) -> None:
-    wrong: list[str] = []
-    with _a_stream_beside(server):
-        for attack in CATEGORIES[category]():
-            began = time.monotonic()
-            problem = _problem(attack, _send(server, attack))
-            if time.monotonic() - began > LONGEST:
-                # The machine may have been busy with something else: twice it is not. (A grammar is compiled once, and then kept.)
-                began = time.monotonic()
-                _send(server, attack)
-                took = time.monotonic() - began
-                problem = problem or (f"took {took:.2f} s" if took > LONGEST else None)
-            if problem is not None:
-                wrong.append(f"{attack.name}: {problem}")
+    attacks = CATEGORIES[category]()
+    with _a_stream_beside(server) as gaps:
+        wrong = _attack(server, attacks)
+    if max(gaps) > LONGEST_GAP:
+        # The machine may have been busy with something else: twice it is not. (A server's first grammar also costs 0.25 s, once.)
+        with _a_stream_beside(server) as gaps:
+            wrong += _attack(server, attacks)
     assert not wrong, "\n".join(wrong)
+    assert max(gaps) <= LONGEST_GAP
     assert server.is_ready()
     assert "Traceback" not in server.log
+
+
+def _attack(server: RunningServer, attacks: list[Attack]) -> list[str]:
+    """What is wrong with the answers."""
+    wrong: list[str] = []
+    for attack in attacks:
+        began = time.monotonic()
+        problem = _problem(attack, _send(server, attack))
+        if time.monotonic() - began > LONGEST:
+            # As above. (A grammar is compiled once, and then kept.)
+            began = time.monotonic()
+            _send(server, attack)
+            took = time.monotonic() - began
+            problem = problem or (f"took {took:.2f} s" if took > LONGEST else None)
+        if problem is not None:
+            wrong.append(f"{attack.name}: {problem}")
+    return wrong
 
 
 _VARIABLES = ("range", "namespace", "raise_exception", "strftime_now", "self", "loop", "cycler", "dict", "bos_token", "tojson")
@@ -128,27 +140,31 @@ def _problem(attack: Attack, answer: bytes) -> str | None:
 
 
 @contextmanager
-def _a_stream_beside(server: RunningServer) -> Iterator[None]:
-    """One stream after another while the block runs. Raises AssertionError unless each is as it is alone, and without a long gap."""
+def _a_stream_beside(server: RunningServer) -> Iterator[list[float]]:
+    """One stream after another while the block runs; yields what will be the longest gap of each.
+
+    Raises AssertionError unless each has the text that it has alone.
+    """
     with httpx.Client(base_url=server.url, timeout=60) as client:
         alone, _ = _stream(client)
         done = threading.Event()
-        results: list[tuple[str, float]] = []
+        texts: set[str] = set()
+        gaps: list[float] = []
 
         def go_on() -> None:
             while not done.is_set():
-                results.append(_stream(client))
+                text, gap = _stream(client)
+                texts.add(text)
+                gaps.append(gap)
 
         thread = threading.Thread(target=go_on)
         thread.start()
         try:
-            yield
+            yield gaps
         finally:
             done.set()
             thread.join()
-    assert results
-    assert {text for text, _ in results} == {alone}
-    assert max(gap for _, gap in results) < LONGEST_GAP
+    assert texts == {alone}
 
 
 def _stream(client: httpx.Client) -> tuple[str, float]:
