@@ -76,7 +76,8 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
             )
         )
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        _reload_on_hangup([service_app.state.keys] if tls is None else [service_app.state.keys, tls])
+        if config.api_keys_file is not None or tls is not None:
+            _reload_on_hangup([service_app.state.keys] if tls is None else [service_app.state.keys, tls])
         _warn_if_open(listener, service_app.state.keys)
         try:
             await _start_engine(service, url_of(listener, "http" if tls is None else "https"), signals)
