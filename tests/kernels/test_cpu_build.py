@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -92,3 +93,24 @@ def test_plainer_machines_compute_the_same_attention(plainer_ops, dtype):
     torch.testing.assert_close(plainer_ops.paged_attention(qkv, cache, batch, shape), expected, rtol=1e-4, atol=1e-5)
     x = torch.randn(3, 100, generator=generator) * 10
     torch.testing.assert_close(plainer_ops.silu_and_mul(x), REFERENCE.silu_and_mul(x), rtol=1e-5, atol=1e-5)
+
+
+def run_portable(command: list[str], program: Path, runner: list[str]) -> list[tuple[str, list[float]]]:
+    """What tests/kernels/portable.c prints when it is built with `command`: lines of a name and numbers."""
+    sources = [str(Path(__file__).with_name("portable.c")), *map(str, sorted(build.SOURCE_DIR.glob("*.c")))]
+    build.run_compiler([*command, *build.FLAGS, *sources, "-o", str(program), "-lm"])
+    lines = subprocess.run([*runner, str(program)], capture_output=True, check=True, text=True, timeout=120).stdout.splitlines()
+    assert "differs" not in "".join(lines), "a decode has other bits than the same token in a prefill"
+    return [(name, [float(number) for number in numbers]) for name, *numbers in map(str.split, lines) if name != "decode"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (shutil.which("aarch64-linux-gnu-gcc") and shutil.which("qemu-aarch64")), reason="no cross compiler, no emulator")
+@pytest.mark.parametrize("instructions", ["armv8-a", "armv8.2-a+dotprod"])
+def test_arm_computes_what_this_machine_computes(tmp_path, instructions):
+    here = run_portable([build.find_compiler(), *build.native_flags(build.find_compiler())], tmp_path / "here", [])
+    cross = ["aarch64-linux-gnu-gcc", "-static", f"-march={instructions}"]
+    arm = run_portable(cross, tmp_path / "arm", ["qemu-aarch64", "-cpu", "max"])
+    assert len(arm) == len(here) == 10
+    for (name, ours), (_, theirs) in zip(here, arm, strict=True):
+        torch.testing.assert_close(torch.tensor(theirs), torch.tensor(ours), rtol=1e-4, atol=1e-5, msg=name)

@@ -51,6 +51,9 @@ INLINE uint16_t float_to_bfloat(float x) {
 INLINE v8f v_load_half(const uint16_t *p) {
 #ifdef __F16C__
     return (v8f)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+#elif defined(__aarch64__)
+    const float16x8_t halves = vreinterpretq_f16_u16(vld1q_u16(p));
+    return (halves_t){.half = {vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)}}.whole;
 #else
     v8f out;
     for (int i = 0; i < LANES; i++) out[i] = half_to_float(p[i]);

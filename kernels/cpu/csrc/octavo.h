@@ -211,8 +211,10 @@ typedef struct {
     kv_t kv;
     const float *qkv;
     float *out; // [num_tokens, num_heads * head_size]
-    float *partials; // attention_partials_floats() floats
+    float *partials; // octavo_attention_partials_floats() floats
 } attention_args_t;
+
+int64_t octavo_attention_partials_floats(const kv_t *kv, int32_t num_threads);
 
 typedef struct {
     const float *x;

@@ -110,6 +110,62 @@ INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, 
     for (int r = 0; r < rows; r++) dots[r] = (v16i){{(v8i)sums[r][0], (v8i)sums[r][1]}};
 }
 
+#elif defined(__ARM_FEATURE_DOTPROD)
+
+INLINE int8x16_t broadcast4(const void *p) {
+    int32_t bytes;
+    memcpy(&bytes, p, sizeof bytes);
+    return vreinterpretq_s8_s32(vdupq_n_s32(bytes));
+}
+
+// Four outputs of four inputs each are a register: `vdotq` adds each four products to the output's sum.
+INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v16i *dots) {
+    const uint8x16_t low = vdupq_n_u8(15);
+    int32x4_t sums[SHARED_ROWS][4];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 4; v++) sums[r][v] = vdupq_n_s32(0);
+#pragma GCC unroll 4
+    for (int j = 0; j < group_size / 8; j++) {
+        int8x16_t w0[4], w1[4];
+        for (int v = 0; v < 4; v++) {
+            const uint8x16_t pair = vld1q_u8(codes + 64 * j + 16 * v);
+            w0[v] = vreinterpretq_s8_u8(vandq_u8(pair, low));
+            w1[v] = vreinterpretq_s8_u8(vshrq_n_u8(pair, 4));
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            const int8x16_t low_input = broadcast4(x[r] + 4 * j), high_input = broadcast4(x[r] + 4 * j + group_size / 2);
+            for (int v = 0; v < 4; v++) sums[r][v] = vdotq_s32(vdotq_s32(sums[r][v], w0[v], low_input), w1[v], high_input);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) memcpy(&dots[r], sums[r], sizeof sums[r]);
+}
+
+// Two inputs of each output side by side: products of 16 bits, added in pairs.
+INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v16i *dots) {
+    int32x4_t sums[SHARED_ROWS][4];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 4; v++) sums[r][v] = vdupq_n_s32(0);
+#pragma GCC unroll 4
+    for (int j = 0; j < group_size / 2; j++) {
+        const int8x16_t bytes[2] = {vld1q_s8((const int8_t *)codes + 32 * j), vld1q_s8((const int8_t *)codes + 32 * j + 16)};
+        const int16x8_t w[4] = {vmovl_s8(vget_low_s8(bytes[0])), vmovl_high_s8(bytes[0]), vmovl_s8(vget_low_s8(bytes[1])), vmovl_high_s8(bytes[1])};
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            const int16x8_t input = vreinterpretq_s16_s8(broadcast4(x[r] + 4 * j));
+            for (int v = 0; v < 4; v++) {
+                const int32x4_t products = vmull_s16(vget_low_s16(w[v]), vget_low_s16(input));
+                sums[r][v] = vaddq_s32(sums[r][v], vpaddq_s32(products, vmull_high_s16(w[v], input)));
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) memcpy(&dots[r], sums[r], sizeof sums[r]);
+}
+
 #else
 
 INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v16i *dots) {

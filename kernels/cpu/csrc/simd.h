@@ -1,4 +1,4 @@
-// Eight floats at a time: AVX2 where the machine has it, GCC's portable vectors elsewhere (Arm, old x86-64).
+// Eight floats at a time: AVX2 or NEON where the machine has them, GCC's portable vectors elsewhere (old x86-64).
 //
 // Nothing here depends on how wide a loop is unrolled around it, so that a row's result never depends on its neighbours. Products and
 // sums are fused only where `v_fma` says so (the build forbids the compiler to fuse by itself).
@@ -64,23 +64,43 @@ INLINE void v_prefetch(const void *p) { _mm_prefetch(p, _MM_HINT_T0); }
 
 #else
 
+#ifdef __aarch64__
+
+#include <arm_neon.h>
+
+typedef union {
+    v8f whole;
+    v8i integers;
+    float32x4_t half[2];
+    int32x4_t integer_half[2];
+} halves_t;
+
 INLINE v8f v_fma(v8f a, v8f b, v8f c) {
-#if defined(__FP_FAST_FMAF)
-    v8f out;
-    for (int i = 0; i < LANES; i++) out[i] = __builtin_fmaf(a[i], b[i], c[i]);
-    return out;
-#else
-    return a * b + c;
-#endif
+    const halves_t x = {a}, y = {b};
+    halves_t out = {c};
+    for (int i = 0; i < 2; i++) out.half[i] = vfmaq_f32(out.half[i], x.half[i], y.half[i]);
+    return out.whole;
 }
-INLINE v8f v_select(v8i mask, v8f a, v8f b) { return (v8f)((mask & (v8i)a) | (~mask & (v8i)b)); }
-INLINE v8f v_max(v8f a, v8f b) { return v_select(a > b, a, b); }
-INLINE v8f v_min(v8f a, v8f b) { return v_select(a < b, a, b); }
+INLINE v8i v_round(v8f x) {
+    halves_t out = {x};
+    for (int i = 0; i < 2; i++) out.integer_half[i] = vcvtnq_s32_f32(out.half[i]);
+    return out.integers;
+}
+
+#else
+
+INLINE v8f v_fma(v8f a, v8f b, v8f c) { return a * b + c; }
 INLINE v8i v_round(v8f x) {
     v8i out;
     for (int i = 0; i < LANES; i++) out[i] = (int32_t)__builtin_rintf(x[i]);
     return out;
 }
+
+#endif
+
+INLINE v8f v_select(v8i mask, v8f a, v8f b) { return (v8f)((mask & (v8i)a) | (~mask & (v8i)b)); }
+INLINE v8f v_max(v8f a, v8f b) { return v_select(a > b, a, b); }
+INLINE v8f v_min(v8f a, v8f b) { return v_select(a < b, a, b); }
 INLINE v8f v_float(v8i x) { return __builtin_convertvector(x, v8f); }
 
 INLINE void v_sum4(v8f a, v8f b, v8f c, v8f d, float *out) {

@@ -47,7 +47,11 @@ INLINE v16f w_fma(v16f a, v16f b, v16f c) {
 }
 INLINE v16f w_float(v16i x) { return (v16f){{v_float(x.half[0]), v_float(x.half[1])}}; }
 
+#ifdef __aarch64__
+enum { SHARED_ROWS = 4, SHARED_ROWS_Q8 = 4 }; // 16 sums and 8 weights of four lanes, of 32 registers
+#else
 enum { SHARED_ROWS = 6, SHARED_ROWS_Q8 = 4 }; // 12 sums, 2 weights and 1 input fill the 16 registers; widening takes more
+#endif
 
 #endif
 
