@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from engine.stats import EngineStats
 from engine.step import StepOutput
 from engine.step_builder import ScheduledStep
 from engine.timeline import Timeline
+
+_PATIENCE = 0.005  # seconds that a step without work waits for a request to be ready
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class EngineCore:
         )
         self._depth = 2 if config.overlaps_steps else 1  # steps that may be under way at once
         self._under_way: deque[_UnderWay] = deque()
+        self._preparing: list[tuple[Future[None], EngineRequest]] = []  # that the executor gets ready for, in order of arrival
         self._timeline = Timeline()
         self._stats = EngineStats(blocks_total=info.num_blocks, host_blocks_total=info.num_host_blocks)
         self._utilities: dict[str, Callable[[], Any]] = {
@@ -69,20 +72,29 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_unfinished or bool(self._under_way)
+        return self.scheduler.has_unfinished or bool(self._under_way) or bool(self._preparing)
 
     def add_request(self, request: EngineRequest) -> None:
-        self.scheduler.add(request)
+        preparation = self._executor.prepare(request.params)
+        if preparation is None:
+            self.scheduler.add(request)
+        else:
+            self._preparing.append((preparation, request))
 
     def abort_requests(self, request_ids: list[str]) -> None:
+        gone = set(request_ids)
+        self._preparing = [entry for entry in self._preparing if entry[1].request_id not in gone]
         for request_id in request_ids:
             self.scheduler.abort(request_id)
 
     def step(self) -> list[SequenceOutput]:
         """The results of one step. Where steps overlap, the next one has been scheduled while it ran, and runs from now on."""
+        self._add_prepared()
         while len(self._under_way) < self._depth and self._launch():
             pass
         if not self._under_way:
+            # Not for long: other requests may arrive.
+            wait([preparation for preparation, _ in self._preparing], _PATIENCE, FIRST_COMPLETED)
             return []
         done = self._under_way.popleft()
         output = done.future.result()
@@ -95,7 +107,7 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """The state of queues and blocks now, and the counts so far."""
         stats, scheduler, blocks = self._stats, self.scheduler, self.block_manager
-        stats.num_running, stats.num_waiting = len(scheduler.running), scheduler.num_waiting
+        stats.num_running, stats.num_waiting = len(scheduler.running), scheduler.num_waiting + len(self._preparing)
         stats.blocks_referenced, stats.blocks_cached, stats.blocks_free = blocks.num_referenced, blocks.num_cached, blocks.num_free
         stats.prompt_tokens_total, stats.prefix_cache_hits_total = scheduler.num_prompt_tokens, scheduler.num_prefix_hits
         stats.preemptions_total, stats.evictions_total = scheduler.num_preemptions, blocks.num_evictions
@@ -119,7 +131,7 @@ class EngineCore:
 
     def sleep(self) -> None:
         """Give the KV cache's memory back until `wake_up`. Raises RuntimeError while requests run or wait."""
-        if self.scheduler.has_unfinished:
+        if self.scheduler.has_unfinished or self._preparing:
             raise RuntimeError("requests are running")
         while self._under_way:  # what is left of aborted ones
             self.step()
@@ -128,6 +140,16 @@ class EngineCore:
 
     def shutdown(self) -> None:
         self._executor.shutdown()
+
+    def _add_prepared(self) -> None:
+        """Hand over the requests that the executor is now ready for."""
+        waiting = []
+        for preparation, request in self._preparing:
+            if preparation.done():
+                self.scheduler.add(request)
+            else:
+                waiting.append((preparation, request))
+        self._preparing = waiting
 
     def _launch(self) -> bool:
         """Give the executor another step, if there is one."""

@@ -63,6 +63,9 @@ class NoExecutor:
             enforce_eager=True,
         )
 
+    def prepare(self, params: SamplingParams) -> None:
+        pass
+
     def execute(self, step: StepInput) -> Future[StepOutput]:
         future: Future[StepOutput] = Future()
         started = time.monotonic()

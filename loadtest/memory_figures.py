@@ -38,6 +38,9 @@ class NoWorker:
     def __init__(self, num_blocks: int) -> None:
         self.info = WorkerInfo(num_blocks=num_blocks, kernels="none")
 
+    def prepare(self, params: SamplingParams) -> None:
+        pass
+
     def execute(self, step: StepInput) -> Future[StepOutput]:
         num_seqs = len(step.slots)
         future: Future[StepOutput] = Future()

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from engine.sampling_params import SamplingParams
 from engine.step import StepInput, StepOutput
 
 
@@ -20,6 +21,13 @@ class WorkerInfo:
 
 class Executor(Protocol):
     info: WorkerInfo
+
+    def prepare(self, params: SamplingParams) -> Future[None] | None:
+        """Begin what sequences of such settings need and what takes long, beside the steps. None: they may run at once.
+
+        The future ends without a result, or with an exception, which comes again when the sequence runs and ends it.
+        """
+        ...
 
     def execute(self, step: StepInput) -> Future[StepOutput]:
         """Run a step. Steps run in the order of the calls."""

@@ -19,6 +19,7 @@ from engine.loader.source import ModelSource
 from engine.model_config import resolve_max_model_len
 from engine.model_runner import ModelRunner
 from engine.models import build_model
+from engine.sampling_params import SamplingParams
 from engine.step import StepInput, StepOutput
 from kernels.ops import Ops, load_ops
 
@@ -50,6 +51,8 @@ class InProcessExecutor:
 
         self._cache = CacheEngine(model.attention_shapes, num_blocks, config.block_size, kv_dtype, ops, num_host_blocks)
         self.info = WorkerInfo(num_blocks=num_blocks, kernels=ops.name, num_host_blocks=num_host_blocks)
+        self._grammars = grammars or GrammarCompiler(source.tokenizer, model_config.vocab_size, model_config.eos_token_ids)
+        self._grammar_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammars")
         self._runner = ModelRunner(
             model,
             ops,
@@ -60,9 +63,15 @@ class InProcessExecutor:
             block_size=config.block_size,
             eos_token_ids=model_config.eos_token_ids,
             enforce_eager=config.enforce_eager,
-            grammars=grammars or GrammarCompiler(source.tokenizer, model_config.vocab_size, model_config.eos_token_ids),
+            grammars=self._grammars,
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steps") if config.overlaps_steps else None
+
+    def prepare(self, params: SamplingParams) -> Future[None] | None:
+        constraint = params.structured_outputs
+        if constraint is None or self._grammars.has(constraint):
+            return None
+        return self._grammar_thread.submit(self._grammars.check, constraint)
 
     def execute(self, step: StepInput) -> Future[StepOutput]:
         if self._thread is not None:

@@ -25,8 +25,12 @@ class SimulatedExecutor:
         self.info = WorkerInfo(num_blocks=num_blocks, kernels="simulated", num_host_blocks=num_host_blocks)
         self.is_shut_down = False
         self.failure: Exception | None = None
+        self.preparation: Future[None] | None = None  # what new requests wait for
         self._block_size = block_size
         self._worker = Worker(block_size)
+
+    def prepare(self, params: SamplingParams) -> Future[None] | None:
+        return self.preparation
 
     def execute(self, step: StepInput) -> Future[StepOutput]:
         future: Future[StepOutput] = Future()
@@ -82,6 +86,26 @@ def test_a_request_goes_on_in_another_engine_from_the_tokens_that_it_has() -> No
     resumed = EngineRequest(**{name: getattr(request, name) for name in request.__struct_fields__} | {"generated_token_ids": expected[:3]})
     core.add_request(resumed)
     assert drain(core) == {"a": expected[3:]}
+
+
+def test_requests_that_the_worker_gets_ready_for_wait_and_the_others_go_on() -> None:
+    core, executor = new_core()
+    executor.preparation = Future()
+    for name in ("slow", "slow too", "given up"):
+        core.add_request(new_request(name))
+    executor.preparation, preparation = None, executor.preparation
+    core.add_request(new_request("free"))
+    core.abort_requests(["given up"])
+    tokens: dict[str, list[int]] = {}
+    while core.scheduler.has_unfinished:
+        for item in core.step():
+            tokens.setdefault(item.request_id, []).extend(item.new_token_ids)
+    assert tokens == {"free": tokens_alone(new_request("free"))[0]}
+    assert core.step() == []
+    assert core.stats().num_waiting == 2
+    preparation.set_exception(RuntimeError("comes again when they run"))
+    assert drain(core) == {name: tokens_alone(new_request(name))[0] for name in ("slow", "slow too")}
+    assert not core.has_work
 
 
 def test_an_idle_engine_has_no_work_and_steps_to_nothing() -> None:
