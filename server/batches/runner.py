@@ -12,8 +12,9 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from server.batches.dispatch import Dispatcher, result_line
-from server.batches.lines import Line, read, scan
+from server.batches.lines import Line, LineError, read, scan
 from server.batches.store import BatchStore
+from server.errors import ApiError
 from server.logs import logger
 
 _WINDOW = re.compile(r"([1-9]\d{0,4})([smhd])")
@@ -81,7 +82,11 @@ class BatchRunner:
             batch |= {"status": status, f"{status}_at": now}
             await self.store.run(lambda: self.store.finish(owner, batch, now))
         except Exception as error:
-            logger.exception("%s stopped, and goes on in %d s: %s", batch["id"], _SECONDS_TO_RECOVER, error)
+            cause = _cause(error)
+            foreseen = isinstance(cause, ApiError)
+            logger.error(
+                "%s stopped, and goes on in %d s: %s", batch["id"], _SECONDS_TO_RECOVER, cause, exc_info=None if foreseen else cause
+            )
             return False
         logger.info("%s %s: %s", batch["id"], status, batch["request_counts"])
         return True
@@ -89,7 +94,10 @@ class BatchRunner:
     async def _work(self, owner: str, batch: dict[str, Any]) -> None:
         """Run all lines that have not been run. The status says how that went."""
         store, path = self.store, self.store.path(batch["input_file_id"])
-        lines, errors = await asyncio.to_thread(scan, path, batch["endpoint"])
+        try:
+            lines, errors = await asyncio.to_thread(scan, path, batch["endpoint"])
+        except FileNotFoundError:
+            lines, errors = [], [LineError(None, "file_missing", "the input file is not in this server's folder any more")]
         if errors:
             batch |= {"status": "failed", "errors": {"object": "list", "data": [asdict(error) for error in errors]}}
             return
@@ -140,3 +148,10 @@ class BatchRunner:
 
         await store.run(add_errors)
         batch["status"] = "expired"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong with the first of the lines that ran at once."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

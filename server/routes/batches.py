@@ -25,9 +25,15 @@ from server.routes.generate import body_of, documented, json_response, owner_of,
 router = APIRouter(prefix="/v1")
 
 _Order = Literal["asc", "desc"]
+_FORM = {
+    "type": "object",
+    "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "enum": ["batch"]}},
+    "required": ["file", "purpose"],
+}
+_UPLOAD = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}}}
 
 
-@router.post("/files", response_model=None)
+@router.post("/files", response_model=None, openapi_extra=_UPLOAD)
 async def upload_file(request: Request) -> Any:
     """Keep a file of requests: multipart/form-data with `file` and `purpose` (batch)."""
     store, patience = _store(request), service_of(request).config.receive_timeout

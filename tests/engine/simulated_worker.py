@@ -8,7 +8,7 @@ swapped, reused or left out wrongly is found at the first read. Its next token i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.messages import EngineRequest
 from engine.outputs import Logprob, TokenLogprobs
@@ -49,6 +49,11 @@ def tokens_alone(request: EngineRequest) -> tuple[list[int], str]:
             return token_ids[len(request.prompt_token_ids) :], "stop"
         if generated == request.max_tokens:
             return token_ids[len(request.prompt_token_ids) :], "length"
+
+
+def vector_alone(token_ids: list[int]) -> bytes:
+    """What the embedding of a prompt must be, by the definition alone."""
+    return str(histories(token_ids)[-1]).encode()
 
 
 def candidates(history: int, num_candidates: int) -> tuple[Logprob, ...]:
@@ -97,6 +102,7 @@ class Slot:
     new: NewSequence
     token_ids: list[int]
     block_ids: list[int]
+    pooled: list[int] = field(default_factory=list)  # positions whose hidden states it has had since it took the slot
 
 
 class Worker:
@@ -131,6 +137,11 @@ class Worker:
             self._check_reads(row, start + query_len)
             output.prompt_logprobs.append(_prompt_logprobs(row.new, start, query_len))
             logprobs = _beam_logprobs(row, row.new.num_candidates) if samples and row.new.num_candidates else None
+            if row.new.pooling is not None:
+                row.pooled += range(start, start + query_len)
+                if samples:
+                    output.pooled[len(output.token_ids)] = self._pool(row)
+                samples = False
             output.token_ids.append([self._sample(row, start + query_len)] if samples else [])
             output.logprobs.append(logprobs)
         return output
@@ -162,6 +173,13 @@ class Worker:
         for position, history in enumerate(histories(row.token_ids[:seq_len])):
             place = (row.block_ids[position // self.block_size], position % self.block_size)
             assert self.contents.get(place) == history, f"position {position} of slot {row.new.slot} reads foreign content in {place}"
+
+    def _pool(self, row: Slot) -> bytes:
+        assert row.new.pooling is not None
+        positions = list(range(row.new.num_prompt_tokens))
+        whole = row.pooled == positions if row.new.pooling.needs_every_token else row.pooled[-1:] == positions[-1:]
+        assert whole, f"slot {row.new.slot} pools positions {row.pooled}"
+        return vector_alone(row.token_ids)
 
     def _sample(self, row: Slot, position: int) -> int:
         new = row.new

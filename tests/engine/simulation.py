@@ -10,13 +10,14 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import msgspec
-from simulated_worker import EOS, VOCAB_SIZE, Worker, beams_alone, histories, tokens_alone
+from simulated_worker import EOS, VOCAB_SIZE, Worker, beams_alone, histories, tokens_alone, vector_alone
 
 from engine.block_manager import BlockManager
 from engine.host_cache import HostCache
 from engine.messages import EngineRequest, SequenceOutput
 from engine.outputs import TokenLogprobs
 from engine.policies import POLICIES
+from engine.pooling_params import PoolingParams
 from engine.preemption import Preemption, PreemptionMode
 from engine.sampling_params import SamplingParams
 from engine.scheduler import Scheduler
@@ -135,6 +136,7 @@ class Simulation:
         tenant: str = "",
         cache_salt: str | None = None,
         num_resumed: int = 0,
+        pooling: PoolingParams | None = None,
     ) -> str:
         """`num_resumed` of the tokens that it must generate were delivered by an engine before this one."""
         request = EngineRequest(
@@ -144,11 +146,12 @@ class Simulation:
             seed=seed,
             sample_index=sample_index,
             group_id=group_id,
-            max_tokens=max(1, min(max_tokens, self.setting.max_model_len - len(prompt))),
+            max_tokens=1 if pooling is not None else max(1, min(max_tokens, self.setting.max_model_len - len(prompt))),
             arrival=len(self.requests),
             priority=priority,
             tenant=tenant,
             cache_salt=cache_salt,
+            pooling=pooling,
         )
         delivered = [] if request.params.use_beam_search else tokens_alone(request)[0][:-1][:num_resumed]
         request = EngineRequest(**{name: getattr(request, name) for name in request.__struct_fields__} | {"generated_token_ids": delivered})
@@ -263,6 +266,11 @@ class Simulation:
     def _take(self, item: SequenceOutput) -> None:
         tracked = self.requests[item.request_id]
         assert tracked.finish_reason is None, "an output after the end"
+        if tracked.request.pooling is not None:
+            tracked.finish_reason = item.finish_reason
+            assert (item.finish_reason, item.new_token_ids) == ("stop", [])
+            assert item.embedding == vector_alone(tracked.request.prompt_token_ids), f"{item.request_id} got another vector than alone"
+            return
         tracked.token_ids.extend(item.new_token_ids)
         tracked.prompt_logprobs.extend(item.prompt_logprobs or [])
         if item.finish_reason is not None:
@@ -303,6 +311,10 @@ class Traffic:
             ignore_eos=rng.random() < 0.3,
             prompt_logprobs=rng.choice([None] * 5 + [0]),
         )
+        if rng.random() < 0.15:
+            pooling = PoolingParams(pooling=rng.choice(["mean", "last"]))
+            self.simulation.add(prompt[: longest + 1] or [1], pooling=pooling, priority=rng.choice([0, 0, -1, 2]))
+            return
         num_sequences = rng.choice([1, 1, 1, 2, 3, 5])
         if rng.random() < self.simulation.setting.share_of_searches and self._beams_fit(
             len(prompt[:longest] or [1]), max_tokens, num_sequences

@@ -234,6 +234,13 @@ def test_interactive_requests_go_first(batch_server: RunningServer, sdk: openai.
     end_of(sdk, batch_id)
 
 
+def test_a_batch_whose_file_is_gone_fails(sdk: openai.OpenAI, batch_dir: Path) -> None:
+    file_id = upload(sdk, line("a"))
+    (batch_dir / "files" / file_id).unlink()
+    batch = end_of(sdk, sdk.batches.create(input_file_id=file_id, endpoint="/v1/completions", completion_window="24h").id)
+    assert (batch.status, batch.errors.data[0].code) == ("failed", "file_missing")
+
+
 def test_servers_without_a_folder_say_how_to_have_batches(http: httpx.Client) -> None:
     answer = http.get("/v1/batches")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "batches_off")
