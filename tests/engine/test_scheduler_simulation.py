@@ -387,6 +387,14 @@ def resumes_a_swapped_sequence_one_token_too_far(patch: pytest.MonkeyPatch) -> N
     patch.setattr(BlockManager, "swap_out", wrong)
 
 
+def pools_a_mean_over_what_the_cache_had_not(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sequence, "needs_every_prompt_token", property(lambda self: self.wants_prompt_logprobs))
+
+
+def goes_on_with_a_swapped_mean_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sequence, "may_be_swapped", property(lambda self: self.search is None))
+
+
 @pytest.mark.parametrize(
     "bug",
     [
@@ -418,6 +426,8 @@ def resumes_a_swapped_sequence_one_token_too_far(patch: pytest.MonkeyPatch) -> N
         swaps_out_what_an_earlier_step_left_in_another_block,
         forgets_the_host_blocks_of_a_sequence_that_leaves,
         resumes_a_swapped_sequence_one_token_too_far,
+        pools_a_mean_over_what_the_cache_had_not,
+        goes_on_with_a_swapped_mean_where_it_was,
     ],
 )
 def test_the_simulation_finds_a_scheduler_that(bug: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
