@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import signal
 import socket
 import sys
@@ -42,6 +43,7 @@ def serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.socket)
     Raises ConfigError, ModelLoadError or EngineDeadError when the engine cannot start.
     """
     setproctitle.setproctitle("octavo: api")
+    os.umask(0o077)  # what is kept of requests is for this user alone
     set_up(config)
     _allow_many_connections()
     with asyncio.Runner(loop_factory=_new_loop) as runner:

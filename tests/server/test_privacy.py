@@ -63,3 +63,11 @@ def test_the_sockets_between_the_processes_are_this_users_alone(server: RunningS
         assert directory.stat().st_uid == process.uids().real
     listening = [connection for one in (process, *process.children()) for connection in one.net_connections("inet")]
     assert {connection.laddr.ip for connection in listening} == {"127.0.0.1"}
+
+
+def test_what_is_kept_on_disk_is_this_users_alone(tmp_path: Path) -> None:
+    kept = [tmp_path / "batches", tmp_path / "responses.sqlite"]
+    with running_server(tmp_path, "--batch-dir", str(kept[0]), "--response-store", str(kept[1])):
+        found = [path for path in tmp_path.rglob("*") if path.name != "server.log"]
+        assert set(kept) <= set(found)
+        assert not [path for path in found if path.is_file() and path.stat().st_mode & 0o077]

@@ -96,3 +96,61 @@ def messages() -> list[Attack]:
                 found += [post(f"{path}: {name}={value!r}"[:80], path, {**base, name: value}, 400, 404) for value in values]
     found.append(post("messages without max_tokens", MESSAGES, {"messages": HELLO}, 400))
     return found
+
+
+def embeddings() -> list[Attack]:
+    """Texts of which no vectors can be made."""
+    inputs: list[Any] = [None, "", [], [""], 5, {}, True, [5, "x"], [None], [[]], [[5], "x"], [-1], [10**9], [10**30], ["a"] * 5000]
+    found = [post(f"embeddings: input={value!r}"[:80], "/v1/embeddings", {"input": value}, 400) for value in inputs]
+    found.append(post("embeddings: a long text", "/v1/embeddings", {"input": "hello " * 100_000}, 400))
+    more: list[dict[str, Any]] = [
+        {"dimensions": 0},
+        {"dimensions": -1},
+        {"dimensions": 10**9},
+        {"dimensions": "5"},
+        {"encoding_format": "hex"},
+        {"encoding_format": 5},
+        {"model": "nobody"},
+        {"user": 5},
+        {"colour": "blue"},
+        {"messages": HELLO},
+    ]
+    found += [post(f"embeddings with {one}", "/v1/embeddings", {"input": "a", **one}, 400, 404) for one in more]
+    pairs: list[dict[str, Any]] = [
+        {},
+        {"text_1": "a"},
+        {"text_1": 5, "text_2": "a"},
+        {"text_1": ["a"] * 3, "text_2": ["a"] * 2},
+        {"text_1": "a", "text_2": []},
+        {"text_1": "", "text_2": ""},
+        {"text_1": "a", "text_2": ["b"] * 5000},
+    ]
+    found += [post(f"score {pair}"[:60], "/v1/score", pair, 400) for pair in pairs]
+    ranks: list[dict[str, Any]] = [
+        {},
+        {"query": "a"},
+        {"query": "a", "documents": []},
+        {"query": 5, "documents": ["a"]},
+        {"query": "a", "documents": [5]},
+        {"query": "a", "documents": ["a"], "top_n": -1},
+        {"query": "a", "documents": ["a"], "top_n": "x"},
+        {"query": "a", "documents": ["a"] * 5000},
+    ]
+    return found + [post(f"rerank {rank}"[:60], "/v1/rerank", rank, 400) for rank in ranks]
+
+
+def files() -> list[Attack]:
+    """Files and batches on a server that keeps none."""
+    found = []
+    for path in ("/v1/files", "/v1/batches", "/v1/files/..%2f..%2fetc%2fpasswd", "/v1/files/x/content", "/v1/batches/%00", "/v1/files/%ff"):
+        for method in ("GET", "POST", "DELETE"):
+            line = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            found.append(raw(f"{method} {path}", line.encode()))
+    form = b'--x\r\nContent-Disposition: form-data; name="file"; filename="../../etc/passwd"\r\n\r\n{}\r\n--x--\r\n'
+    kind = b"Content-Type: multipart/form-data; boundary=x\r\n"
+    found.append(post("a file whose name climbs", "/v1/files", form, headers=kind))
+    found.append(post("a form without end", "/v1/files", form[:-10], headers=kind))
+    found.append(post("a form without boundary", "/v1/files", form, headers=b"Content-Type: multipart/form-data\r\n"))
+    fields = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n' * 5000
+    found.append(post("a form of 5,000 fields", "/v1/files", fields, headers=kind))
+    return found

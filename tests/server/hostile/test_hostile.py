@@ -41,6 +41,8 @@ CATEGORIES: dict[str, Callable[[], list[Attack]]] = {
     "heavy grammars": grammar_attacks.heavy,
     "responses": api_attacks.responses,
     "messages": api_attacks.messages,
+    "embeddings": api_attacks.embeddings,
+    "files and batches": api_attacks.files,
     "wrong doors": parameter_attacks.paths,
 }
 
