@@ -73,6 +73,10 @@ class BlockManager:
     def num_referenced(self) -> int:
         return self.num_blocks - self.num_available
 
+    def block_states(self) -> list[int]:
+        """For each block: 0 when tables hold it, -1 when it is free, -2 when it is free but kept for its content."""
+        return [0 if block.ref_count else -1 if block.content_hash is None else -2 for block in self._blocks]
+
     # -- a sequence's blocks -------------------------------------------------------------------------------------------------------
 
     def num_blocks_for(self, num_tokens: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -17,7 +18,8 @@ from engine.messages import EngineRequest, SequenceOutput
 from engine.model_config import ModelConfig, resolve_max_model_len
 from engine.preemption import Preemption
 from engine.scheduler import Scheduler
-from engine.stats import EngineStats
+from engine.snapshot import snapshot
+from engine.stats import STEP_TOKEN_BUCKETS, EngineStats
 from engine.step import StepOutput
 from engine.step_builder import ScheduledStep
 from engine.timeline import Timeline
@@ -61,13 +63,16 @@ class EngineCore:
         self._under_way: deque[_UnderWay] = deque()
         self._preparing: list[tuple[Future[None], EngineRequest]] = []  # that the executor gets ready for, in order of arrival
         self._timeline = Timeline()
-        self._stats = EngineStats(blocks_total=info.num_blocks, host_blocks_total=info.num_host_blocks)
+        self._stats = EngineStats(
+            blocks_total=info.num_blocks, host_blocks_total=info.num_host_blocks, steps_by_tokens=[0] * (len(STEP_TOKEN_BUCKETS) + 1)
+        )
         self._utilities: dict[str, Callable[[], Any]] = {
             "check": self.check,
             "reset_prefix_cache": self.block_manager.reset_prefix_cache,
             "sleep": self.sleep,
             "wake_up": self._executor.restore_cache,
             "timeline": self._timeline.records,
+            "snapshot": lambda: snapshot(self.scheduler),
         }
 
     @property
@@ -98,10 +103,12 @@ class EngineCore:
             return []
         done = self._under_way.popleft()
         output = done.future.result()
+        back = time.monotonic()
         outputs = self.scheduler.update(done.step, output)
+        self._stats.update_seconds_total += time.monotonic() - back
         self._timeline.record(done.step, done.schedule_start, done.schedule_end, output)
         self._preemption.measure(done.step.input, output)
-        self._count(done.step, output, outputs)
+        self._count(done, output, outputs)
         return outputs
 
     def stats(self) -> EngineStats:
@@ -158,12 +165,21 @@ class EngineCore:
         if step is None:
             return False
         end = time.monotonic()
+        for sequence in step.sequences:
+            if sequence.first_scheduled is None:
+                sequence.first_scheduled = start
         self._under_way.append(_UnderWay(step, self._executor.execute(step.input), start, end))
         return True
 
-    def _count(self, step: ScheduledStep, output: StepOutput, outputs: list[SequenceOutput]) -> None:
-        stats = self._stats
+    def _count(self, done: _UnderWay, output: StepOutput, outputs: list[SequenceOutput]) -> None:
+        stats, step = self._stats, done.step
+        num_tokens = sum(step.input.query_lens)
         stats.steps_total += 1
+        stats.step_tokens_total += num_tokens
+        stats.steps_by_tokens[bisect_left(STEP_TOKEN_BUCKETS, num_tokens)] += 1
+        stats.schedule_seconds_total += done.schedule_end - done.schedule_start
+        stats.model_seconds_total += output.compute_seconds - output.sample_seconds
+        stats.sample_seconds_total += output.sample_seconds
         for sequence_output in outputs:
             stats.generation_tokens_total += len(sequence_output.new_token_ids)
         stats.swap_out_copies_total += bool(step.input.swap_outs)

@@ -63,6 +63,7 @@ class SequenceOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_reason: int | None = None  # the stop token id, where one of `stop_token_ids` ended the sequence
     error: str | None = None  # with finish_reason "error": why
     num_cached_tokens: int = 0  # prompt tokens that the prefix cache held
+    first_scheduled: float | None = None  # with the first token: time.monotonic() when the sequence stopped waiting
     embedding: bytes | None = None  # of a pooled sequence, with its finish_reason: float32, little-endian
 
 

@@ -84,11 +84,17 @@ class ModelRunner:
             pooled = {}
             # A recorded pass has room for one row of logits a sequence; prompt log probabilities need more.
             logits = self._forward(batch) if prompt is None else self._forward_with(self._ops, batch)
+        computed = time.perf_counter()
         output = self._sample(drawn, logits, prompt)
-        compute_seconds = time.perf_counter() - started
+        ended = time.perf_counter()
         swap_seconds, num_timed_swaps = self._cache.take_swap_timing()
         return msgspec.structs.replace(
-            output, pooled=pooled, compute_seconds=compute_seconds, swap_seconds=swap_seconds, num_timed_swaps=num_timed_swaps
+            output,
+            pooled=pooled,
+            compute_seconds=ended - started,
+            sample_seconds=ended - computed,
+            swap_seconds=swap_seconds,
+            num_timed_swaps=num_timed_swaps,
         )
 
     def _sample(self, arrays: StepArrays, logits: torch.Tensor, prompt: _PromptRows | None) -> StepOutput:

@@ -69,6 +69,7 @@ class OutputProcessor:
             outputs=[completion],
             finished=self.finished,
             num_cached_tokens=output.num_cached_tokens,
+            first_scheduled=output.first_scheduled,
         )
         if not self._prompt_logprobs_given and state.request.sample_index == 0:
             request_output.prompt_logprobs = self._prompt_logprobs
@@ -167,4 +168,5 @@ def merge(older: RequestOutput, newer: RequestOutput) -> RequestOutput:
     older.finished = newer.finished
     older.num_cached_tokens = max(older.num_cached_tokens, newer.num_cached_tokens)
     older.prompt_logprobs = older.prompt_logprobs or newer.prompt_logprobs
+    older.first_scheduled = older.first_scheduled or newer.first_scheduled
     return older

@@ -62,6 +62,7 @@ class RequestOutput:
     finished: bool  # every sequence of the request has ended
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # one for each prompt token, None for the first; given once
+    first_scheduled: float | None = None  # with a sequence's first token: time.monotonic() when it stopped waiting
     prompt: str | None = None
 
 

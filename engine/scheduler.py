@@ -335,6 +335,7 @@ class Scheduler:
             finish_reason=sequence.finish_reason,
             stop_reason=sequence.stop_reason,
             num_cached_tokens=sequence.num_cached_tokens or 0,
+            first_scheduled=sequence.first_scheduled if num_known == sequence.num_prompt_tokens else None,
         )
         if sequence.finish_reason is not None:
             self._finish(sequence, sequence.finish_reason, sequence.stop_reason)

@@ -42,6 +42,7 @@ class Sequence:
         self.num_host_hits = 0  # tokens that the latest admission found in host memory only
         self.num_prompt_logprobs_sent = 0  # prompt log probabilities already delivered
         self.num_preemptions = 0
+        self.first_scheduled: float | None = None  # time.monotonic() of the first step that it was in
         self.repetition = _detector(request)
         self.search: BeamSearch | None = None  # of which it is a beam
         self.finish_reason: FinishReason | None = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+STEP_TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
 
 class EngineStats(msgspec.Struct):
     """A snapshot taken after a step. Names that end in `_total` only grow while the engine process lives; but `blocks_total`, and
@@ -36,3 +38,12 @@ class EngineStats(msgspec.Struct):
     swap_in_copies_total: int = 0
     swap_in_blocks_total: int = 0
     swap_seconds_total: float = 0.0  # of these copies, both ways
+    # Where the time of steps goes. Where steps overlap, the scheduling of one lies inside the execution of another.
+    schedule_seconds_total: float = 0.0
+    model_seconds_total: float = 0.0
+    sample_seconds_total: float = 0.0
+    update_seconds_total: float = 0.0  # what becomes of the results, in the scheduler
+    step_tokens_total: int = 0  # computed, by all steps
+    steps_by_tokens: list[
+        int
+    ] = []  # how many steps computed at most so many tokens as STEP_TOKEN_BUCKETS says, and more than the one before

@@ -61,6 +61,7 @@ class StepOutput(msgspec.Struct, frozen=True):
     errors: dict[int, str] = {}  # by place in the step: why this sequence, and no other, cannot go on; it has no new tokens then
     pooled: dict[int, bytes] = {}  # by place in the step: the vector of a pooled sequence whose prompt is complete, float32 little-endian
     compute_seconds: float = 0.0  # the forward pass and the sampler
+    sample_seconds: float = 0.0  # of these, the sampler; on a GPU it waits for what is left of the forward pass
     swap_seconds: float = 0.0  # copies between device and host that have ended since the step before
     num_timed_swaps: int = 0  # the blocks that these moved
     started: float = 0.0  # the worker's time.monotonic() when it took the step up

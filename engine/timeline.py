@@ -20,6 +20,7 @@ class StepRecord(msgspec.Struct, frozen=True):
     schedule_end: float
     execute_start: float
     execute_end: float
+    sample_seconds: float  # the last part of the execution
     request_ids: list[str]
     num_tokens: list[int]  # computed, for each of the requests
     preempted: list[str]  # request ids that lost their blocks to this step
@@ -42,6 +43,7 @@ class Timeline:
             schedule_end=schedule_end,
             execute_start=output.started,
             execute_end=output.ended,
+            sample_seconds=output.sample_seconds,
             request_ids=[sequence.request.request_id for sequence in step.sequences],
             num_tokens=step.input.query_lens,
             preempted=step.preempted,

@@ -65,6 +65,9 @@ class Generation:
             # What is left of it: reading and tokenizing a long prompt takes a while. A timer that is set for now still goes off.
             timeout=None if terms.timeout is None else max(1e-3, record.started + terms.timeout - time.perf_counter()),
         )
+        self._submitted = time.monotonic()  # the engine's clock
+        if record.submitted is None:
+            record.submitted, record.params = time.perf_counter(), params
         self._finished = False  # nothing is left to abort
         self._end: ApiError | None = None
         self._transcript = Transcript(request_id, service.tokenizer, prompt_token_ids) if service.config.log_requests else None
@@ -107,6 +110,8 @@ class Generation:
                 if output.num_cached_tokens and not self.cached_tokens:
                     self.cached_tokens = output.num_cached_tokens
                     record.cached_tokens += output.num_cached_tokens
+                if output.first_scheduled is not None and record.queue_seconds is None:
+                    record.queue_seconds = max(0.0, output.first_scheduled - self._submitted)
                 if output.prompt_logprobs is not None:
                     self.prompt_logprobs = output.prompt_logprobs
                 for sequence in output.outputs:

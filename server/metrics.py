@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from engine.stats import EngineStats
+from engine.stats import STEP_TOKEN_BUCKETS, EngineStats
 from server.record import RequestRecord
+from server.vllm_metrics import VllmNames
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _INTER_TOKEN_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
+_TOKEN_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000)
+_COUNT_BUCKETS = (1, 2, 5, 10, 20)
 _REQUEST_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
 # field of EngineStats, name, what it counts
@@ -37,25 +41,19 @@ class Metrics:
     def __init__(self, engine_stats: Callable[[], EngineStats], engine_restarts: Callable[[], int] = lambda: 0) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second time series for each counter, which says when this process started
         self.registry = CollectorRegistry()
+        self._renamed: CollectorRegistry | None = None
         self.registry.register(_EngineCollector(engine_stats, engine_restarts))
-        self.first_token = Histogram(
-            "octavo_time_to_first_token_seconds",
-            "From a request's arrival to its first token",
-            buckets=_FIRST_TOKEN_BUCKETS,
-            registry=self.registry,
-        )
-        self.inter_token = Histogram(
-            "octavo_inter_token_latency_seconds",
-            "Between tokens of one request",
-            buckets=_INTER_TOKEN_BUCKETS,
-            registry=self.registry,
-        )
-        self._duration = Histogram(
-            "octavo_request_duration_seconds",
-            "From a generating request's arrival to its end",
-            buckets=_REQUEST_BUCKETS,
-            registry=self.registry,
-        )
+        self.first_token = self._histogram("octavo_time_to_first_token_seconds", "From arrival to the first token", _FIRST_TOKEN_BUCKETS)
+        self.inter_token = self._histogram("octavo_inter_token_latency_seconds", "Between tokens of one request", _INTER_TOKEN_BUCKETS)
+        self._duration = self._histogram("octavo_request_duration_seconds", "From arrival to the end", _REQUEST_BUCKETS)
+        self._queue = self._histogram("octavo_request_queue_seconds", "From arrival at the engine to the first step", _REQUEST_BUCKETS)
+        self._prefill = self._histogram("octavo_request_prefill_seconds", "From the first step to the first token", _REQUEST_BUCKETS)
+        self._inference = self._histogram("octavo_request_inference_seconds", "From the first step to the end", _REQUEST_BUCKETS)
+        self._decode = self._histogram("octavo_request_decode_seconds", "From the first token to the end", _REQUEST_BUCKETS)
+        self._prompt_tokens = self._histogram("octavo_request_prompt_tokens", "Prompt tokens of a request", _TOKEN_BUCKETS)
+        self._completion_tokens = self._histogram("octavo_request_generation_tokens", "Tokens generated for a request", _TOKEN_BUCKETS)
+        self._max_tokens = self._histogram("octavo_request_params_max_tokens", "max_tokens of requests that set it", _TOKEN_BUCKETS)
+        self._samples = self._histogram("octavo_request_params_n", "n of requests", _COUNT_BUCKETS)
         self._finished = Counter(
             "octavo_sequences_finished", "Sequences that ended, by finish reason", ["finish_reason"], registry=self.registry
         )
@@ -70,7 +68,12 @@ class Metrics:
 
     def render(self) -> bytes:
         """The exposition text."""
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) + (b"" if self._renamed is None else generate_latest(self._renamed))
+
+    def add_vllm_names(self, model_name: str, cache_config: Callable[[], dict[str, str]]) -> None:
+        """From now on render every metric that vLLM has under its name as well."""
+        self._renamed = CollectorRegistry()
+        self._renamed.register(VllmNames(self.registry, model_name, cache_config))
 
     def request_ended(self, record: RequestRecord, ended: float) -> None:
         """Count a request once its answer is out."""
@@ -84,6 +87,24 @@ class Metrics:
             self._finished.labels(reason).inc()
         if record.first_token is not None:
             self._duration.observe(ended - record.started)
+            self._observe_phases(record, record.first_token, ended)
+
+    def _observe_phases(self, record: RequestRecord, first_token: float, ended: float) -> None:
+        self._decode.observe(ended - first_token)
+        if record.submitted is not None and record.queue_seconds is not None:
+            self._queue.observe(record.queue_seconds)
+            first_step = min(first_token, record.submitted + record.queue_seconds)
+            self._prefill.observe(first_token - first_step)
+            self._inference.observe(ended - first_step)
+        self._prompt_tokens.observe(record.prompt_tokens)
+        self._completion_tokens.observe(record.completion_tokens)
+        if record.params is not None:
+            self._samples.observe(record.params.n)
+            if record.params.max_tokens is not None:
+                self._max_tokens.observe(record.params.max_tokens)
+
+    def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, help, buckets=buckets, registry=self.registry)
 
 
 class _EngineCollector(Collector):
@@ -93,7 +114,7 @@ class _EngineCollector(Collector):
         self.engine_stats = engine_stats
         self.engine_restarts = engine_restarts
 
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily]:
         yield CounterMetricFamily("octavo_engine_restarts", "Engines started in the place of one that died", self.engine_restarts())
         stats = self.engine_stats()
         yield GaugeMetricFamily("octavo_sequences_running", "Sequences in the running batch", stats.num_running)
@@ -140,6 +161,18 @@ class _EngineCollector(Collector):
             "direction",
             {"out": stats.swap_out_blocks_total, "in": stats.swap_in_blocks_total},
         )
+        yield _labelled_counter(
+            "octavo_step_seconds",
+            "Time of the engine's steps, by part",
+            "part",
+            {
+                "schedule": stats.schedule_seconds_total,
+                "model": stats.model_seconds_total,
+                "sample": stats.sample_seconds_total,
+                "update": stats.update_seconds_total,
+            },
+        )
+        yield _step_tokens(stats)
         for field, name, help in _ENGINE_COUNTERS:
             yield CounterMetricFamily(name, help, getattr(stats, field))
 
@@ -155,7 +188,14 @@ def _labelled_gauge(name: str, help: str, label: str, values: dict[str, int]) ->
     return family
 
 
-def _labelled_counter(name: str, help: str, label: str, values: dict[str, int]) -> CounterMetricFamily:
+def _step_tokens(stats: EngineStats) -> HistogramMetricFamily:
+    bounds = [*map(str, STEP_TOKEN_BUCKETS), "+Inf"]
+    counts = accumulate(stats.steps_by_tokens or [0] * len(bounds))
+    buckets = [(bound, float(count)) for bound, count in zip(bounds, counts, strict=True)]
+    return HistogramMetricFamily("octavo_step_tokens", "Tokens that a step computed", buckets=buckets, sum_value=stats.step_tokens_total)
+
+
+def _labelled_counter(name: str, help: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
     family = CounterMetricFamily(name, help, labels=[label])
     for key, value in values.items():
         family.add_metric([key], value)

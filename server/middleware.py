@@ -20,7 +20,7 @@ from server.logs import log_access, logger
 from server.metrics import Metrics
 from server.rate_limits import RateLimits
 from server.record import BATCH_OWNER, RequestRecord, new_record
-from server.routes import admin
+from server.routes import admin, debug
 
 _OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"})
 
@@ -77,6 +77,9 @@ class RequestMiddleware:
         if scope["path"] in admin.PATHS:
             if not self.keys.knows_admins:
                 raise http_error(404, "", scope["method"], scope["path"])
+            record.caller = self.keys.identify_admin(scope["headers"])
+            return
+        if scope["path"] in debug.PATHS and self.keys.asks_for_keys:
             record.caller = self.keys.identify_admin(scope["headers"])
             return
         if BATCH_OWNER in scope:

@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
+from engine.sampling_params import SamplingParams
 from server.caller import ANYBODY, Caller
 from server.dialect import Dialect, dialect_of
 from server.rate_limits import UNLIMITED, Allowance
@@ -33,6 +34,8 @@ class RequestRecord:
     batch_owner: str | None = None  # of a request that is a line of a batch
     charged_tokens: int = 0  # to the allowance, until the request has ended and is settled
     started: float = field(default_factory=time.perf_counter)
+    submitted: float | None = None  # to the engine: the prompt is ready
+    queue_seconds: float | None = None  # from then until the first step that it was in
     first_token: float | None = None
     status: int | None = None  # None until the answer begins
     client_left: bool = False
@@ -41,6 +44,7 @@ class RequestRecord:
     cached_tokens: int = 0
     completion_tokens: int = 0
     finish_reasons: list[str] = field(default_factory=list)
+    params: SamplingParams | None = None  # of what it generates
     error: str | None = None
     at_end: list[Callable[[], None]] = field(default_factory=list)  # called once the request has ended, however it did
     # Goes into the ids of the objects in the answer: unique even when clients repeat their own request ids.

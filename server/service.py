@@ -61,6 +61,8 @@ class Service:
         self.created = int(time.time())
         self.metrics = Metrics(lambda: engine.stats, lambda: engine.num_restarts)
         self.names = config.served_model_name or (_short_name(engine.source.name),)
+        if config.vllm_metric_names:
+            self.metrics.add_vllm_names(self.names[0], self._cache_settings)
         self._accepted_names = {*self.names, engine.source.name}
         self.running: set[Generation | Embedding] = set()
         self._num_pending = 0  # requests that were admitted and have not ended
@@ -331,6 +333,16 @@ class Service:
         except (InvalidRequestError, TypeError) as error:
             logger.warning("the model's generation_config.json is ignored: %s", error)
             return {}
+
+    def _cache_settings(self) -> dict[str, str]:
+        settings = self.engine.config
+        return {
+            "block_size": str(settings.block_size),
+            "num_gpu_blocks": str(self.engine.stats.blocks_total),
+            "cache_dtype": settings.kv_cache_dtype,
+            "enable_prefix_caching": str(settings.enable_prefix_caching),
+            "gpu_memory_utilization": str(settings.gpu_memory_utilization),
+        }
 
     def _fingerprint(self) -> str:
         """Names everything that may change a seeded answer: this build, the weights, and the settings that change arithmetic."""
