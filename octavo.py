@@ -11,19 +11,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncLLMEngine", "EngineConfig", "RepetitionDetection", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "AsyncLLMEngine",
+    "EmbeddingOutput",
+    "EngineConfig",
+    "PoolingParams",
+    "RepetitionDetection",
+    "RequestOutput",
+    "SamplingParams",
+]
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncLLMEngine
     from engine.config import EngineConfig
     from engine.llm import LLM
-    from engine.outputs import RequestOutput
+    from engine.outputs import EmbeddingOutput, RequestOutput
+    from engine.pooling_params import PoolingParams
     from engine.sampling_params import RepetitionDetection, SamplingParams
 
 _HOMES = {
     "LLM": "engine.llm",
     "AsyncLLMEngine": "engine.async_engine",
+    "EmbeddingOutput": "engine.outputs",
     "EngineConfig": "engine.config",
+    "PoolingParams": "engine.pooling_params",
     "RepetitionDetection": "engine.sampling_params",
     "RequestOutput": "engine.outputs",
     "SamplingParams": "engine.sampling_params",

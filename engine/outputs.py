@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from engine.chat.message import ChatMessage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FinishReason: TypeAlias = Literal["stop", "length", "repetition", "error", "abort"]
 
@@ -82,4 +83,6 @@ class EmbeddingOutput:
     @property
     def vector(self) -> NDArray[np.float32]:
         """[dimensions]"""
+        import numpy as np  # not above: it would cost the API process a tenth of a second at its start
+
         return np.frombuffer(self.embedding, "<f4")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 from fastapi import APIRouter, Request
-from numpy.typing import NDArray
 
 from engine.errors import InvalidRequestError
 from engine.outputs import EmbeddingOutput
@@ -22,6 +20,10 @@ from server.protocol.fates_embeddings import EMBEDDINGS, RERANK, SCORE
 from server.protocol.prompts import Prompt
 from server.record import record_of
 from server.routes.generate import answer_waiting, body_of, documented, service_of, terms_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 router = APIRouter()
 
@@ -56,7 +58,7 @@ async def score(request: Request) -> Any:
     async def answer() -> dict[str, Any]:
         outputs = await _embed(request, body, [*body.text_1, *body.text_2], PoolingParams(), "text_1")
         firsts, seconds = outputs[:-num_pairs], outputs[-num_pairs:]
-        scores = np.sum(_matrix(firsts) * _matrix(seconds), axis=1).tolist()
+        scores = (_matrix(firsts) * _matrix(seconds)).sum(axis=1).tolist()
         data = [{"index": index, "object": "score", "score": one} for index, one in enumerate(scores)]
         created = int(time.time())
         return {"id": f"score-{record.hex}", "object": "list", "created": created, "model": model, "data": data, "usage": _usage(outputs)}
@@ -101,6 +103,8 @@ def _encoded(output: EmbeddingOutput, encoding_format: str) -> Any:
 
 def _matrix(outputs: Sequence[EmbeddingOutput]) -> NDArray[np.float64]:
     """[texts, dimensions]"""
+    import numpy as np  # not above: it would cost a tenth of a second at start-up
+
     return np.stack([output.vector for output in outputs]).astype(np.float64)
 
 
