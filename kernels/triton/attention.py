@@ -17,7 +17,7 @@ SPLIT = 512  # keys of one decode program; a multiple of the tile
 PREFILL_ROWS = 128  # query heads times tokens of one prefill program
 FEW_PREFILL_ROWS = 32  # too few for wgmma, the instruction of sm_90 for 64 rows and more
 DECODE_PROGRAMS = 2048  # of one launch, about: several for each processor of a large GPU
-PARTIAL_FLOATS = 1 << 24  # 64 MiB: 64 sequences of 30,000 tokens with 32 heads of 128
+PARTIAL_FLOATS = 1 << 26  # 256 MiB: 64 sequences of 128,000 tokens with 32 heads of 128
 
 
 class PagedAttention:

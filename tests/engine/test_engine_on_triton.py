@@ -10,6 +10,7 @@ from small_models import new_llama, save_tokenizer, write_gguf
 
 from engine.errors import ConfigError
 from engine.sampling_params import SamplingParams
+from kernels.triton.graphs import DecodeGraphs
 from kernels.triton.linear import Fp8Linear
 
 
@@ -65,6 +66,13 @@ def test_a_checkpoint_rounded_to_8_bit_floats_gives_about_the_probabilities_of_w
     # Activations are rounded to three bits of mantissa, too.
     assert 0 < np.abs(actual - expected).mean() < 0.3
     assert np.corrcoef(actual, expected)[0, 1] > 0.98
+
+
+def test_decodes_replay_graphs_unless_steps_are_to_run_operation_by_operation(model: str) -> None:
+    for enforce_eager in (False, True):
+        llm = small_llm(model=model, kernels="triton", enforce_eager=enforce_eager, max_model_len=64)
+        runner = llm.engine._executor._runner  # type: ignore[attr-defined]
+        assert isinstance(runner._forward, DecodeGraphs) != enforce_eager
 
 
 def test_a_type_of_keys_and_values_that_the_kernels_do_not_read_is_refused(model: str) -> None:
