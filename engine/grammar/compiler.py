@@ -16,14 +16,14 @@ from engine.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-MAX_CACHED = 128  # compiled grammars, of at most some megabytes each
+MAX_CACHED = 64  # compiled grammars; one that is made to be large grows to about 25 MB
 
 # About 6 ms at the start and 7 ms a token (llguidance's figures, see its LLParserLimits); what takes more is refused, or ends.
 _LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 300_000,
     "step_lexer_fuel": 100_000,
     "step_max_items": 50_000,
-    "max_lexer_states": 50_000,
+    "max_lexer_states": 25_000,
     "max_grammar_size": 100_000,
     "verbose_errors": False,
 }

@@ -21,6 +21,8 @@ MAX_CHOICES = 10_000  # values of one enum that are texts or numbers; MAX_NAMES 
 MAX_MULTIPLE = 10_000  # least common multiple of all multipleOf, without their decimal points
 MAX_COUNT = 1_000_000  # minLength, maxItems and the like
 
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_LARGEST = 2**53 - 1  # of I-JSON (RFC 7493, section 2.2), and of JavaScript
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _SCHEMAS = ("items", "additionalItems", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 _LISTS_OF_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
@@ -114,6 +116,7 @@ def _check_keywords(place: str, schema: dict[str, Any], totals: _Totals) -> None
     _check_min_properties(place, schema)
     totals.multiple = math.lcm(totals.multiple, _multiple_of(schema))
     _check(totals.multiple <= MAX_MULTIPLE, f"{place}multipleOf: what all of them divide, decimal points left out, exceeds {MAX_MULTIPLE}")
+    _bound_integers(schema)
     _take_format(schema)
     _take_patterns(place, schema, totals)
 
@@ -134,6 +137,20 @@ def _multiple_of(schema: dict[str, Any]) -> int:
         return 1  # llguidance has its own word on those
     digits = Decimal(str(multiple)).normalize().as_tuple().digits
     return int("".join(map(str, digits)))
+
+
+def _bound_integers(schema: dict[str, Any]) -> None:
+    """Integers that all programs read as they are written; and small models do not find the end of a number."""
+    kind = schema.get("type")
+    kinds = kind if isinstance(kind, list) else [kind]
+    if "integer" not in kinds or "number" in kinds or "enum" in schema or "const" in schema:
+        return
+    bounds = [schema[name] for name in _BOUNDS if isinstance(schema.get(name), int | float)]
+    if all(abs(bound) < _LARGEST for bound in bounds):
+        if not {"minimum", "exclusiveMinimum"} & schema.keys():
+            schema["minimum"] = -_LARGEST
+        if not {"maximum", "exclusiveMaximum"} & schema.keys():
+            schema["maximum"] = _LARGEST
 
 
 def _take_format(schema: dict[str, Any]) -> None:
