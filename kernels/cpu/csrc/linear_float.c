@@ -3,6 +3,8 @@
 #include "octavo.h"
 #include "simd16.h"
 
+enum { STREAM_AHEAD = 2048 }; // bytes
+
 // Sixteen weights of a panel, from element k on.
 INLINE v16f load_weights(const int form, const void *panel, int64_t k) {
     if (form == WEIGHT_F32) return w_load((const float *)panel + k);
@@ -17,6 +19,7 @@ INLINE void product(const int form, const int rows, const float *x, int64_t in, 
     for (int r = 0; r < rows; r++) sums[r] = w_set(0.0f);
     for (int64_t k = 0; k < in; k++) {
         const v16f weights = load_weights(form, panel, k * TILE);
+        v_prefetch((const uint8_t *)panel + k * TILE * (form == WEIGHT_F32 ? 4 : 2) + STREAM_AHEAD);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) sums[r] = w_fma(w_set(x[r * in + k]), weights, sums[r]);
     }
