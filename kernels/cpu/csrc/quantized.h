@@ -195,6 +195,8 @@ INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, 
 
 #endif
 
+enum { STREAM_AHEAD = 2048 }; // bytes
+
 // ---- One tile by a few rows --------------------------------------------------------------------------------------------------------
 
 INLINE v16f load_scales(const uint8_t *p, int32_t scale_bytes) {
@@ -218,6 +220,8 @@ INLINE void product(const int form, const int rows, const int group_size, const 
         v16i dots[SHARED_ROWS];
         if (form == WEIGHT_Q4) dots_q4(rows, group_size, tile, x, dots);
         else dots_q8(rows, group_size, tile, x, dots);
+        if (rows > 1) // one row reads so fast that the processor sees the pattern by itself
+            for (int64_t at = 0; at < weight->group_bytes; at += 64) v_prefetch(tile + STREAM_AHEAD + at);
         const uint8_t *behind = tile + code_bytes_of_group(form, group_size);
         const v16f scale = load_scales(behind, weight->scale_bytes);
 #pragma GCC unroll 8
