@@ -18,6 +18,7 @@ from server.batches.store import BatchStore
 from server.config import ServerConfig
 from server.errors import ApiError, http_error
 from server.keys import KeyRing
+from server.logs import log_access
 from server.middleware import RequestMiddleware
 from server.rate_limits import EXPOSED_HEADERS
 from server.record import record_of
@@ -25,6 +26,7 @@ from server.response_store import ResponseStore
 from server.routes import admin, batches, chat, completions, debug, embeddings, health, messages, models, tokenize
 from server.routes import responses as responses_routes
 from server.service import Phase, Service
+from server.tracing import Tracer
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncLLMEngine
@@ -37,7 +39,7 @@ def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
     """The app that serves `engine`. Whoever runs it calls `app.state.service.start()`, and at the end shuts the engine down and closes
     `app.state.responses`.
 
-    Raises ConfigError when the configured chat template, file of API keys or response store cannot be used.
+    Raises ConfigError when the configured chat template, file of API keys or response store cannot be used, or traces cannot be made.
     """
     service, keys = Service(engine, config), KeyRing(config)
     responses = ResponseStore(config.response_store, config.max_stored_responses)
@@ -53,7 +55,13 @@ def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
     def is_draining() -> bool:
         return service.phase is Phase.DRAINING
 
-    app.add_middleware(RequestMiddleware, config=config, metrics=service.metrics, keys=keys, is_draining=is_draining)
+    app.state.tracer = None if config.otlp_traces_endpoint is None else Tracer(config.otlp_traces_endpoint, service.names[0])
+    observers = [
+        service.metrics.request_ended,
+        *([log_access] if config.access_log else []),
+        *([] if app.state.tracer is None else [app.state.tracer.request_ended]),
+    ]
+    app.add_middleware(RequestMiddleware, config=config, keys=keys, is_draining=is_draining, observers=observers)
     if config.cors_origins:
         exposed = ["x-request-id", "retry-after", "retry-after-ms", *EXPOSED_HEADERS]
         app.add_middleware(

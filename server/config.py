@@ -99,6 +99,7 @@ class ServerConfig:
     log_level: Literal["debug", "info", "warning", "error"] = _setting("info", "least severe messages that are logged")
     log_format: Literal["pretty", "json"] = _setting("pretty", "pretty: for people; json: one object a line")
     log_requests: bool = _setting(False, "log prompts and answers, which may be private; otherwise they never are")
+    otlp_traces_endpoint: str | None = _setting(None, "OpenTelemetry collector for traces, as http://localhost:4318; none: no traces")
     vllm_metric_names: bool = _setting(False, "metrics under vLLM's names as well, for dashboards that exist")
     access_log: bool = _setting(True, "one line per request, at level info")
 

@@ -25,7 +25,7 @@ def set_up(config: ServerConfig) -> None:
     """Send Octavo's log, and what uvicorn has to warn of, to stderr in the configured form."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if config.log_format == "json" else PrettyFormatter(sys.stderr.isatty()))
-    for name, level in (("octavo", config.log_level.upper()), ("uvicorn", "WARNING"), ("asyncio", "WARNING")):
+    for name, level in (("octavo", config.log_level.upper()), ("uvicorn", "WARNING"), ("asyncio", "WARNING"), ("opentelemetry", "WARNING")):
         target = logging.getLogger(name)
         target.handlers = [handler]
         target.setLevel(level)

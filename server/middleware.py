@@ -6,8 +6,8 @@ Pure ASGI, because a wrapper that reads the body or the response would cost ever
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,13 +16,14 @@ from server.caller import Caller
 from server.config import ServerConfig
 from server.errors import as_api_error, http_error, is_foreseen
 from server.keys import KeyRing
-from server.logs import log_access, logger
-from server.metrics import Metrics
+from server.logs import logger
 from server.rate_limits import RateLimits
 from server.record import BATCH_OWNER, RequestRecord, new_record
 from server.routes import admin, debug
 
 _OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"})
+
+Observer: TypeAlias = Callable[[RequestRecord, float], None]
 
 _CLOSE = (b"connection", b"close")  # whoever keeps connections, sends the next request to another server
 
@@ -30,13 +31,15 @@ _CLOSE = (b"connection", b"close")  # whoever keeps connections, sends the next 
 class RequestMiddleware:
     """Gives each request a RequestRecord and, whatever happens, an answer."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, metrics: Metrics, keys: KeyRing, is_draining: Callable[[], bool]) -> None:
+    def __init__(
+        self, app: ASGIApp, config: ServerConfig, keys: KeyRing, is_draining: Callable[[], bool], observers: Sequence[Observer]
+    ) -> None:
+        """`observers` are called when a request has ended, with the time of that."""
         self.app = app
-        self.config = config
-        self.metrics = metrics
         self.keys = keys
         self.limits = RateLimits(config)
         self.is_draining = is_draining
+        self.observers = observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,9 +69,8 @@ class RequestMiddleware:
         finally:
             record.end()
             ended = time.perf_counter()
-            self.metrics.request_ended(record, ended)
-            if self.config.access_log:
-                log_access(record, ended)
+            for observe in self.observers:
+                observe(record, ended)
 
     def _let_in(self, scope: Scope, record: RequestRecord) -> None:
         """Raises ApiError 401 for a key that is missing or wrong, 403 for one that may not do this, and 429 for one request too many."""

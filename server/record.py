@@ -32,6 +32,7 @@ class RequestRecord:
     caller: Caller = ANYBODY
     allowance: Allowance = UNLIMITED
     batch_owner: str | None = None  # of a request that is a line of a batch
+    trace_context: dict[str, str] = field(default_factory=dict)  # W3C's headers, by name, as the client sent them
     charged_tokens: int = 0  # to the allowance, until the request has ended and is settled
     started: float = field(default_factory=time.perf_counter)
     submitted: float | None = None  # to the engine: the prompt is ready
@@ -65,6 +66,9 @@ def new_record(scope: dict[str, Any]) -> RequestRecord:
     """A record for a request that has just arrived, left in its scope."""
     given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
     record = RequestRecord(given, scope["method"], scope["path"])
+    for name, value in scope["headers"]:
+        if name in (b"traceparent", b"tracestate"):
+            record.trace_context[name.decode()] = value.decode("latin-1")
     if not _SANE_ID.fullmatch(given):
         record.request_id = f"req_{record.hex}"
     scope[SCOPE_KEY] = record

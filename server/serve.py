@@ -25,6 +25,7 @@ from server.logs import logger, set_up
 from server.response_store import ResponseStore
 from server.service import Service
 from server.tls import Tls
+from server.tracing import Tracer
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncLLMEngine
@@ -55,11 +56,12 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
     status = 0
     responses: ResponseStore | None = None
     batches: BatchRunner | None = None
+    tracer: Tracer | None = None
     try:
         tls = None if config.ssl_certfile is None else Tls(config)
         service_app = build_app(engine, config)
         service: Service = service_app.state.service
-        responses, batches = service_app.state.responses, service_app.state.batches
+        responses, batches, tracer = service_app.state.responses, service_app.state.batches, service_app.state.tracer
         server = _Uvicorn(
             uvicorn.Config(
                 service_app,
@@ -100,6 +102,8 @@ async def _serve(engine: AsyncLLMEngine, config: ServerConfig, listener: socket.
         await engine.shutdown(patience=_ENGINE_PATIENCE if status == 0 else 0.0)
         if responses is not None:
             responses.close()
+        if tracer is not None:
+            tracer.shutdown()
     logger.info("stopped")
     return status
 
