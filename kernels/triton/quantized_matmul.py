@@ -16,6 +16,7 @@ import triton.language as tl
 from kernels.triton.tuning import Tiles, tiles_for
 from kernels.weights import QuantizedWeight
 
+FLOAT32_TILES = Tiles(32, 64, 4, 2)  # for activations of float32: no tensor cores, and twice the shared memory
 GROUPS = (64, 32, 16)  # input features that a kernel takes at a step; larger groups are divided
 
 
@@ -85,10 +86,12 @@ def quantized_matmul(
     """x @ weight.T + bias: x [T, K], bias [N] or None -> [T, N]; weights are rounded to the type of x, sums are of float32.
 
     With `deterministic` the tile does not depend on T, so a row of the result has the same bits whatever the other rows are.
-    `tiles` are those of the table unless given.
+    `tiles` are those of the table unless given; float32 has its own.
     """
     num_rows, num_columns = x.shape[0], weight.codes.shape[0]
     out = torch.empty((num_rows, num_columns), dtype=x.dtype, device=x.device)
+    if x.dtype == torch.float32:
+        tiles = FLOAT32_TILES
     tiles = tiles or tiles_for("quantized_matmul", x.device, None if deterministic else num_rows)
     # One row's tiles lie side by side, so that those of other rows find the weights in the L2 cache.
     quantized_matmul_kernel[(triton.cdiv(num_rows, tiles.rows), triton.cdiv(num_columns, tiles.columns))](
