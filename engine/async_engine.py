@@ -25,6 +25,7 @@ from engine.errors import (
 )
 from engine.grammar.compiler import GrammarCompiler
 from engine.loader.source import resolve_model
+from engine.logits_processors import LogitsProcessorRegistry
 from engine.messages import (
     AbortRequests,
     AddRequest,
@@ -91,6 +92,7 @@ class AsyncLLMEngine:
             grammars=self.grammars,
             pooling=resolve_pooling(config, self.model_config),
             hidden_size=self.model_config.hidden_size,
+            processors=LogitsProcessorRegistry(config.logits_processors),
         )
         self._admission = Admission(config.max_waiting_requests, config.max_waiting_tokens)
         self._streams: dict[str, RequestStream[Any]] = {}  # by the engine's id of each sequence
@@ -144,7 +146,7 @@ class AsyncLLMEngine:
         self._check_open()
         if params.logits_processors:
             raise InvalidRequestError(
-                "logits_processors are functions of this process, and the engine runs in another one: use the offline LLM",
+                "logits_processors are functions of this process, and the engine runs in another one: use named ones, or the offline LLM",
                 param="logits_processors",
             )
         sequences = self._builder.build(request_id, prompt_token_ids, params, priority, cache_salt, tenant)

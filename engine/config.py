@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import yaml
 
 from engine.errors import ConfigError
+from engine.logits_processors import LogitsProcessorRegistry
 
 GIB = 1 << 30
 
@@ -107,6 +108,10 @@ class EngineConfig:
         "auto", "how the model marks its reasoning; auto: as its chat template shows; none: it is content"
     )
 
+    logits_processors: tuple[str, ...] = _setting(
+        (), "name=package.module:factory that requests may call by its name; what it returns changes their logits; may be repeated"
+    )
+
     step_timeout: float = _setting(
         300.0, "seconds in which an engine that has work must finish a step; one that does not hangs, and is killed and started again"
     )
@@ -117,6 +122,7 @@ class EngineConfig:
         for name, kind in get_type_hints(EngineConfig).items():
             if get_origin(kind) is Literal and getattr(self, name) not in get_args(kind):
                 raise ConfigError(f"{name} must be one of {', '.join(get_args(kind))}, but is {getattr(self, name)!r}")
+        LogitsProcessorRegistry(self.logits_processors)
         _at_least("max_num_seqs", self.max_num_seqs, 1)
         _at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
         _at_least("max_waiting_requests", self.max_waiting_requests, 1)

@@ -18,6 +18,7 @@ from engine.executor.device import resolve_device
 from engine.executor.in_process import InProcessExecutor
 from engine.grammar.compiler import GrammarCompiler
 from engine.loader.source import resolve_model
+from engine.logits_processors import LogitsProcessorRegistry
 from engine.model_config import resolve_max_model_len, resolve_pooling
 from engine.output_processor import OutputProcessor
 from engine.outputs import EmbeddingOutput, RequestOutput
@@ -51,6 +52,7 @@ class LLM:
         tokenizer = self.tokenizer
         self._chat_format = None if template is None else ChatFormat(template, tokenizer, config.tool_call_parser, config.reasoning_parser)
         grammars = GrammarCompiler(lambda: tokenizer, model_config.vocab_size, model_config.eos_token_ids)
+        processors = LogitsProcessorRegistry(config.logits_processors)
         self._builder = RequestBuilder(
             resolve_max_model_len(config, model_config),
             model_config.vocab_size,
@@ -60,6 +62,7 @@ class LLM:
             grammars=grammars,
             pooling=resolve_pooling(config, model_config),
             hidden_size=model_config.hidden_size,
+            processors=processors,
         )
         self.engine = EngineCore(config, model_config, InProcessExecutor(config, source, grammars))
         self._builder.learn_pool(self.engine.block_manager.num_blocks, config.block_size)

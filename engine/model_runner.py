@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from engine.batch_buffers import BatchBuffers, SlotTables, StepArrays
 from engine.cache_engine import CacheEngine
 from engine.grammar.compiler import GrammarCompiler
+from engine.logits_processors import LogitsProcessorRegistry
 from engine.models import Model
 from engine.outputs import TokenLogprobs
 from engine.pooler import Pooler
@@ -40,6 +41,7 @@ class ModelRunner:
         eos_token_ids: Iterable[int],
         enforce_eager: bool,
         grammars: GrammarCompiler | None = None,
+        processors: LogitsProcessorRegistry | None = None,
     ) -> None:
         self._model = model
         self._ops = ops
@@ -47,7 +49,7 @@ class ModelRunner:
         self._max_num_seqs = max_num_seqs
         self._tables = SlotTables(max_num_seqs, max_model_len, block_size)
         self._buffers = BatchBuffers(token_budget, max_num_seqs, self._tables.block_tables.shape[1], block_size, ops.device)
-        self._sampler = Sampler(ops, self._tables.token_ids, eos_token_ids, grammars)
+        self._sampler = Sampler(ops, self._tables.token_ids, eos_token_ids, grammars, processors)
         self._pooler = Pooler(max_num_seqs)
         self._enforce_eager = enforce_eager
         self._forward = self._captured(self._forward_with)

@@ -11,6 +11,7 @@ import msgspec
 from engine.best_of import with_ranking
 from engine.errors import InvalidRequestError
 from engine.grammar.compiler import GrammarCompiler
+from engine.logits_processors import LogitsProcessorRegistry
 from engine.messages import EngineRequest
 from engine.pooling_params import Pooling, PoolingParams
 from engine.sampling_params import MAX_TOKENS_OF_BAD_WORD, SamplingParams
@@ -32,10 +33,12 @@ class RequestBuilder:
         grammars: GrammarCompiler | None = None,
         pooling: Pooling = "mean",
         hidden_size: int | None = None,
+        processors: LogitsProcessorRegistry | None = None,
     ) -> None:
         """`tokenizer` turns `bad_words` into tokens, `grammars` checks `structured_outputs`: without them, requests may have none.
         `pooling` is how the model gives embeddings of `hidden_size` dimensions, unless a request says otherwise."""
         self._grammars = grammars
+        self._processors = processors or LogitsProcessorRegistry(())
         self._max_model_len = max_model_len
         self._max_num_seqs = max_num_seqs
         self._pooling: Pooling = pooling
@@ -70,6 +73,7 @@ class RequestBuilder:
             if self._grammars is None:
                 raise InvalidRequestError("structured_outputs needs a tokenizer", param="structured_outputs")
             self._grammars.check(params.structured_outputs)
+        self._processors.check(params.named_logits_processors)
         _check_priority(priority)
         params = with_ranking(params)
         if params.use_beam_search:

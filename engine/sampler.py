@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.grammar.compiler import GrammarCompiler
+from engine.logits_processors import LogitsProcessorRegistry
 from engine.outputs import Logprob, TokenLogprobs
 from engine.stages import EarlyStage, LogitsRows, build_stages
 from engine.step import NewSequence
@@ -36,12 +37,17 @@ class Sampler:
     """
 
     def __init__(
-        self, ops: Ops, token_ids: NDArray[np.int32], eos_token_ids: Iterable[int], grammars: GrammarCompiler | None = None
+        self,
+        ops: Ops,
+        token_ids: NDArray[np.int32],
+        eos_token_ids: Iterable[int],
+        grammars: GrammarCompiler | None = None,
+        processors: LogitsProcessorRegistry | None = None,
     ) -> None:
         """`token_ids` [num_slots, max_len] is the worker's table: when a row is sampled, it holds all tokens before the row's position."""
         num_slots = token_ids.shape[0]
         self._ops = ops
-        self._stages = build_stages(token_ids, eos_token_ids, grammars)
+        self._stages = build_stages(token_ids, eos_token_ids, grammars, processors)
         self._early_stages = [(i, stage) for i, stage in enumerate(self._stages) if isinstance(stage, EarlyStage)]
         self._uses_stage = np.zeros((len(self._stages), num_slots), np.bool_)
         self._temperature = np.zeros(num_slots, np.float32)  # 0: greedy

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 
 from engine.errors import InvalidRequestError
+from engine.logits_processors import MAX_PER_REQUEST, NamedLogitsProcessor
 from engine.reasoning.budget import ThinkingBudget
 from engine.structured_outputs import StructuredOutputs
-
-if TYPE_CHECKING:
-    import torch
-
-# (generated token ids, logits [vocab_size]) -> logits [vocab_size], in place or not
-LogitsProcessor: TypeAlias = "Callable[[list[int], torch.Tensor], torch.Tensor]"
 
 MAX_LOGPROBS = 20  # OpenAI's bound on top_logprobs
 MAX_N = 128
@@ -73,6 +67,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     bad_words: tuple[str, ...] = ()  # texts that are never generated, at the start of a word or within one
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()  # the same as tokens; `bad_words` become these on arrival
     logits_processors: tuple[Any, ...] = ()  # of LogitsProcessor; offline only, as functions cannot cross to another process
+    named_logits_processors: tuple[NamedLogitsProcessor, ...] = ()  # of those that the engine was started with; they come first
     repetition_detection: RepetitionDetection | None = None  # end a sequence that says the same again and again; None: never
     structured_outputs: StructuredOutputs | None = None  # what the answer is constrained to
     thinking: ThinkingBudget | None = None  # a bound on the tokens of reasoning
@@ -104,6 +99,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         rule = "must be above 0 and at most 100"
         _check(0.0 < self.repetition_penalty <= 100.0, "repetition_penalty", rule, self.repetition_penalty)
         self._check_token_lists()
+        num_named = len(self.named_logits_processors)
+        _check(num_named <= MAX_PER_REQUEST, "logits_processors", f"must be at most {MAX_PER_REQUEST}", num_named)
         self._check_structured_outputs()
         _check(self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "must be an integer of 64 bits, signed or not", self.seed)
         _check(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "must be at least 1", self.max_tokens)
@@ -172,6 +169,7 @@ _CHANGING_PROBABILITIES = (
     "bad_words",
     "bad_words_token_ids",
     "logits_processors",
+    "named_logits_processors",
     "repetition_detection",
     "structured_outputs",
 )

@@ -16,6 +16,7 @@ from engine.grammar.compiler import GrammarCompiler
 from engine.host_pool import plan_num_host_blocks
 from engine.loader.progress import loading_bar
 from engine.loader.source import ModelSource
+from engine.logits_processors import LogitsProcessorRegistry
 from engine.model_config import resolve_max_model_len
 from engine.model_runner import ModelRunner
 from engine.models import build_model
@@ -32,6 +33,8 @@ class InProcessExecutor:
 
     def __init__(self, config: EngineConfig, source: ModelSource, grammars: GrammarCompiler | None = None) -> None:
         """`grammars`: those of this process, where it has some already."""
+        processors = LogitsProcessorRegistry(config.logits_processors)
+        processors.load()
         model_config = source.config()
         device = torch.device(config.device)
         ops = _load_ops(config, device, _pick_dtype(config, device, model_config.dtype))
@@ -64,6 +67,7 @@ class InProcessExecutor:
             eos_token_ids=model_config.eos_token_ids,
             enforce_eager=config.enforce_eager,
             grammars=self._grammars,
+            processors=processors,
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steps") if config.overlaps_steps else None
 

@@ -1,14 +1,15 @@
-"""logits_processors: the caller's own functions of the tokens so far and a row of logits."""
+"""logits_processors: the caller's own functions of the tokens so far and a row of logits, or the operator's that the request names."""
 
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.sampling_params import LogitsProcessor
+from engine.logits_processors import LogitsProcessor, LogitsProcessorRegistry, NamedLogitsProcessor
 from engine.stages.stage import LogitsRows
 from engine.step import NewSequence
 
@@ -18,31 +19,53 @@ logger = logging.getLogger("octavo.engine")
 class LogitsProcessors:
     """Calls each function with the generated tokens and the row [vocab_size]; the row that it returns, maybe the same, takes its place.
 
-    They run one row at a time: what one raises ends its own request and no other.
+    They run one row at a time: what one raises, or the making of one, ends its own request and no other. A sequence that is resumed
+    gets new ones, so what they go by must be the tokens that they are given.
     """
 
-    def __init__(self, token_ids: NDArray[np.int32]) -> None:
+    def __init__(self, token_ids: NDArray[np.int32], registry: LogitsProcessorRegistry) -> None:
         self._token_ids = token_ids
-        self._of_slot: dict[int, tuple[int, tuple[LogitsProcessor, ...]]] = {}  # the prompt's length, and the functions in their order
+        self._registry = registry
+        # By slot: the prompt's length, and the functions in their order. Those that are not made yet are still what the request wrote.
+        self._of_slot: dict[int, tuple[int, list[Any]]] = {}
 
     def admit(self, new: NewSequence) -> bool:
         self._of_slot.pop(new.slot, None)
-        if new.params.logits_processors:
-            self._of_slot[new.slot] = (new.num_prompt_tokens, tuple(new.params.logits_processors))
-        return bool(new.params.logits_processors)
+        wanted = [*new.params.named_logits_processors, *new.params.logits_processors]
+        if wanted:
+            self._of_slot[new.slot] = (new.num_prompt_tokens, wanted)
+        return bool(wanted)
 
     def apply(self, batch: LogitsRows) -> None:
         for row, slot, position in zip(batch.rows.tolist(), batch.slots.tolist(), batch.positions.tolist(), strict=True):
             num_prompt_tokens, processors = self._of_slot[slot]
             generated = self._token_ids[slot, num_prompt_tokens:position].tolist()
-            for processor in processors:
+            for place, processor in enumerate(processors):
+                name = _name(processor)
                 try:
+                    if isinstance(processor, NamedLogitsProcessor):
+                        processor = processors[place] = _Made(name, self._registry.make(processor))
                     batch.logits[row] = _checked(processor(list(generated), batch.logits[row]), batch.logits.shape[1])
                 except Exception as error:
-                    name = getattr(processor, "__name__", type(processor).__name__)
                     logger.warning("the logits processor %s failed", name, exc_info=error)
                     batch.errors[row] = f"the logits processor {name} failed: {type(error).__name__}: {error}"
                     break
+
+
+class _Made:
+    """A processor under the name by which it was asked for."""
+
+    def __init__(self, name: str, function: LogitsProcessor) -> None:
+        self.name = name
+        self._function = function
+
+    def __call__(self, generated: list[int], row: torch.Tensor) -> torch.Tensor:
+        return self._function(generated, row)
+
+
+def _name(processor: Any) -> str:
+    name: str = processor.name if isinstance(processor, NamedLogitsProcessor | _Made) else getattr(processor, "__name__", "")
+    return name or type(processor).__name__
 
 
 def _checked(result: object, vocab_size: int) -> torch.Tensor:

@@ -68,7 +68,11 @@ _SAMPLING = (
     ),
     _implemented("bad_words", "up to 256 texts that are not generated, at the start of a word or within one", extra=True),
     _implemented("allowed_token_ids", "no other tokens are generated", extra=True),
-    _refused("logits_processors", "they are Python functions: use the offline `LLM`", [], extra=True),
+    _implemented(
+        "logits_processors",
+        "names, or `{qualname, kwargs}`, of those that the server was started with (`--logits-processors`): docs/logits-processors.md",
+        extra=True,
+    ),
     _refused("spaces_between_special_tokens", "special tokens are joined as the tokenizer does", True, extra=True),
     _refused("return_tokens_as_token_ids", "use return_token_ids", False, extra=True),
     _implemented(

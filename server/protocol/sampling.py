@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from engine.errors import InvalidRequestError
+from engine.logits_processors import NamedLogitsProcessor
 from engine.sampling_params import RepetitionDetection, SamplingParams
 from engine.structured_outputs import StructuredOutputs
 from server.limits import MAX_STOP_LENGTH
@@ -53,6 +54,17 @@ class StreamOptions(RequestBody):
     include_obfuscation: bool | None = None  # hides token lengths from eavesdroppers at OpenAI; no effect here
 
 
+class LogitsProcessorBody(RequestBody):
+    """A logits processor with what it is to be made with, as vLLM writes it."""
+
+    qualname: str
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+def _named_processor(body: str | LogitsProcessorBody) -> NamedLogitsProcessor:
+    return NamedLogitsProcessor(body) if isinstance(body, str) else NamedLogitsProcessor(body.qualname, body.kwargs)
+
+
 class SamplingBody(RequestBody):
     """Bodies that ask for generated text. None means that the client left the parameter out."""
 
@@ -69,6 +81,7 @@ class SamplingBody(RequestBody):
     logit_bias: Annotated[dict[int, float], BeforeValidator(_with_token_ids)] = Field(default_factory=dict)
     allowed_token_ids: TokenIds | None = None
     bad_words: list[str] = Field(default_factory=list)
+    logits_processors: list[str | LogitsProcessorBody] = Field(default_factory=list)
     repetition_detection: RepetitionDetectionBody | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputsBody | None = None
@@ -163,6 +176,7 @@ class SamplingBody(RequestBody):
             logit_bias=self.logit_bias,
             allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
             bad_words=tuple(self.bad_words),
+            named_logits_processors=tuple(map(_named_processor, self.logits_processors)),
             repetition_detection=None if self.repetition_detection is None else self.repetition_detection.settings(),
             structured_outputs=self.constraint(),
             seed=self.seed,

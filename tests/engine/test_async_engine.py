@@ -144,7 +144,7 @@ async def test_bad_requests_are_refused_before_the_engine_hears_of_them(engine: 
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(InvalidRequestError, match="vocabulary"):
         engine.generate([10**6], SamplingParams(), "unknown token")
-    with pytest.raises(InvalidRequestError, match="use the offline LLM"):
+    with pytest.raises(InvalidRequestError, match="or the offline LLM"):
         submit(engine, "a function", logits_processors=(lambda output, row: row,))
     assert engine.num_unfinished == 0
 

@@ -100,7 +100,6 @@ def test_neutral_values_and_null_are_accepted(table: dict[str, Parameter]) -> No
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("logits_processors", ["name"]),
         ("modalities", ["text", "audio"]),
         ("audio", {"voice": "alloy", "format": "wav"}),
         ("store", True),
