@@ -23,7 +23,7 @@ from server.middleware import RequestMiddleware
 from server.rate_limits import EXPOSED_HEADERS
 from server.record import record_of
 from server.response_store import ResponseStore
-from server.routes import admin, batches, chat, completions, debug, embeddings, health, messages, models, tokenize
+from server.routes import admin, batches, chat, completions, debug, embeddings, health, messages, models, page, tokenize
 from server.routes import responses as responses_routes
 from server.service import Phase, Service
 from server.tracing import Tracer
@@ -49,6 +49,8 @@ def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
     app.state.batches = _batch_runner(app, engine, config)
     for family in (admin, chat, completions, responses_routes, messages, embeddings, batches, models, tokenize, health, debug):
         app.include_router(family.router)
+    if config.web_page:
+        app.include_router(page.router)
     app.add_exception_handler(HTTPException, _answer_http_exception)
     app.add_exception_handler(RequestValidationError, _answer_bad_query)
 

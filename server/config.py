@@ -86,6 +86,7 @@ class ServerConfig:
     max_batch_file_size: int = _setting(200 << 20, "longest file of a batch, in bytes (suffixes K, M, G)")
     max_batch_storage: int = _setting(4 << 30, "bytes of all files of batches together (suffixes K, M, G)")
     batch_concurrency: int = _setting(16, "requests of batches that run at once; all others go first")
+    web_page: bool = _setting(True, "the page at / for people: chat, and what the engine is doing")
     sse_keepalive: float = _setting(15.0, "seconds of silence in a stream after which a comment line is sent; 0: never")
     grace_period: float = _setting(30.0, "seconds that running requests are given after SIGTERM or Ctrl-C")
     supervise: bool = _setting(False, "a small process in front holds the port, and starts the server again when it dies")

@@ -17,6 +17,7 @@ logger = logging.getLogger("octavo")
 LEVELS = ("debug", "info", "warning", "error")
 
 _LONGEST_PATH = 500  # characters of a request's path that are logged
+_PROBES = ("/health", "/ready", "/metrics", "/debug/state")
 
 _COLOURS = {logging.DEBUG: "\x1b[2m", logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", logging.CRITICAL: "\x1b[31m"}
 
@@ -86,8 +87,9 @@ def log_access(record: RequestRecord, ended: float) -> None:
         fields["error"] = record.error
     fields["duration_ms"] = round(1000 * (ended - record.started), 1)
     outcome = "client left" if record.client_left else str(record.status)
-    # A probe every few seconds would drown what matters.
-    level = logging.DEBUG if record.path in ("/health", "/ready", "/metrics") and record.status in (200, 503) else logging.INFO
+    # A probe every few seconds would drown what matters, and so would the files of the page.
+    is_routine = record.path in _PROBES or record.path.startswith("/web/")
+    level = logging.DEBUG if is_routine and record.status in (200, 304, 503) else logging.INFO
     path = printable(record.path[:_LONGEST_PATH])
     logger.log(level, "%s %s %s", record.method, path, outcome, extra={"fields": fields})
 

@@ -19,9 +19,10 @@ from server.keys import KeyRing
 from server.logs import logger
 from server.rate_limits import RateLimits
 from server.record import BATCH_OWNER, RequestRecord, new_record
-from server.routes import admin, debug
+from server.routes import admin, debug, page
 
-_OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"})
+# A browser sends no key before a page has asked for one, and the page's files hold no secrets.
+_OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"}) | page.PATHS
 
 Observer: TypeAlias = Callable[[RequestRecord, float], None]
 
