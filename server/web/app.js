@@ -83,7 +83,7 @@ byId("new-chat").addEventListener("click", newChat);
 
 // Colours
 
-const THEMES = { auto: ["Auto", "as the system has them"], light: ["Light", "light"], dark: ["Dark", "dark"] };
+const THEMES = { auto: "automatic", light: "light", dark: "dark" };
 
 const chosenTheme = () => localStorage.getItem("octavo.theme") ?? "auto";
 
@@ -91,8 +91,7 @@ function setTheme(name) {
   if (name === "auto") localStorage.removeItem("octavo.theme");
   else localStorage.setItem("octavo.theme", name);
   dispatchEvent(new Event("octavo-theme"));
-  byId("theme").textContent = THEMES[name][0];
-  byId("theme").setAttribute("aria-label", `Colours: ${THEMES[name][1]}`);
+  byId("theme").textContent = `Colours: ${THEMES[name]}`;
   status.redraw();
 }
 byId("theme").addEventListener("click", () => {

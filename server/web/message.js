@@ -22,14 +22,17 @@ export class MessageView {
     this.actions = make("div", { class: "actions" }, this.action("copy", "Copy", () => copy(message.content, this.copyButton)));
     this.copyButton = this.actions.firstElementChild;
     if (isUser) this.actions.append(this.action("edit", "Edit and send again", () => this.edit()));
-    else this.actions.append(this.action("again", "Answer again", () => on.regenerate(message)), this.numbers);
+    else {
+      this.actions.append(this.action("again", "Answer again", () => on.regenerate(message)));
+      this.actions.prepend(this.numbers);
+    }
     this.element = make("article", { class: `message ${message.role}`, "aria-label": isUser ? "You" : "The model" }, this.body, this.actions);
     if (isUser) this.body.append(make("p", { class: "plain" }, message.content));
     else this.update(false);
   }
 
   action(name, label, onclick) {
-    return make("button", { type: "button", class: "quiet icon small", "aria-label": label, title: label, onclick }, icon(ICONS[name]));
+    return make("button", { type: "button", class: `quiet icon small ${name}`, "aria-label": label, title: label, onclick }, icon(ICONS[name]));
   }
 
   /** Draws what the answer has become. `isRunning`: more is to come. */
@@ -100,7 +103,7 @@ export class MessageView {
 
   edit() {
     const { message } = this;
-    const text = make("textarea", { class: "edit", rows: String(Math.min(12, message.content.split("\n").length + 1)), "aria-label": "Edit the message" });
+    const text = make("textarea", { class: "editor", rows: String(Math.min(12, message.content.split("\n").length + 1)), "aria-label": "Edit the message" });
     text.value = message.content;
     const close = () => {
       this.element.classList.remove("editing");

@@ -5,13 +5,20 @@ import { make, styled } from "./dom.js";
 const FREE = -1;
 const CACHED = -2;
 const SHARED = -3;
+const LARGEST = 16; // pixels of a cell
+const HIGHEST = 260; // pixels of the map
 const COLOURS = 8; // --hue-0 to --hue-7 in the style sheet
 
-/** The colour of a sequence: the same for as long as it lives, whatever its place in the list. */
+const given = new Map(); // request id: number of its colour
+let next = 0;
+
+/** The colour of a sequence: the same for as long as it lives. Colours are given in turn, so that neighbours in time differ. */
 export function colourOf(requestId) {
-  let hash = 7;
-  for (const letter of requestId) hash = (hash * 31 + letter.charCodeAt(0)) >>> 0;
-  return styled(`--hue-${hash % COLOURS}`);
+  if (!given.has(requestId)) {
+    if (given.size > 1000) given.delete(given.keys().next().value);
+    given.set(requestId, next++ % COLOURS);
+  }
+  return styled(`--hue-${given.get(requestId)}`);
 }
 
 export class PoolMap {
@@ -31,14 +38,16 @@ export class PoolMap {
 
   draw() {
     const { canvas, state } = this;
-    const { width, height } = canvas.getBoundingClientRect();
+    const { width } = canvas.getBoundingClientRect();
     if (!state || !width) return;
     const { blocks, stats } = state;
     const scale = devicePixelRatio || 1;
+    this.columns = columnsFor(blocks.length, width);
+    this.cell = width / this.columns;
+    const height = Math.max(1, Math.ceil(blocks.length / this.columns)) * this.cell;
+    canvas.style.height = `${height}px`;
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
-    this.columns = columnsFor(blocks.length, width, height);
-    this.cell = width / this.columns;
     const context = canvas.getContext("2d");
     context.scale(scale, scale);
     const fixed = { [FREE]: styled("--cell-free"), [CACHED]: styled("--cell-cached"), [SHARED]: styled("--cell-shared") };
@@ -66,9 +75,9 @@ export class PoolMap {
   }
 }
 
-/** As few columns as let all cells fit: as large as they can be, and no larger than 14 pixels. */
-function columnsFor(count, width, height) {
-  let columns = Math.max(1, Math.ceil(width / 14));
-  while (Math.ceil(count / columns) * (width / columns) > height) columns++;
+/** As few columns as keep the map within its height. */
+function columnsFor(count, width) {
+  let columns = Math.max(1, Math.ceil(width / LARGEST));
+  while (Math.ceil(count / columns) * (width / columns) > HIGHEST) columns++;
   return columns;
 }

@@ -87,7 +87,7 @@ export class StatusView {
       ["State", PHASES[state.phase] ?? state.phase],
       ["Running", `${stats.num_running}`, state.max_num_seqs ? `of ${state.max_num_seqs}` : ""],
       ["Waiting", `${stats.num_waiting}`, stats.num_swapped ? `${stats.num_swapped} swapped out` : ""],
-      ["Tokens generated", stats.generation_tokens_total.toLocaleString("en")],
+      ["Generated", stats.generation_tokens_total.toLocaleString("en")],
       ["Preemptions", stats.preemptions_total.toLocaleString("en")],
       ["Engine restarts", `${state.engine_restarts}`],
     ]);

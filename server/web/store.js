@@ -11,7 +11,7 @@ export const DEFAULTS = Object.freeze({
   top_p: null,
   top_k: null,
   min_p: null,
-  max_tokens: 1024,
+  max_tokens: null,
   seed: null,
   presence_penalty: null,
   repetition_penalty: null,

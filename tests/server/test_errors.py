@@ -193,8 +193,14 @@ def test_a_request_that_does_not_arrive_is_given_up(impatient: RunningServer, da
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server that need not have loaded its model."""
-    with running_server(tmp_path_factory.mktemp("impatient"), "--receive-timeout", "0.5") as server:
+    with running_server(tmp_path_factory.mktemp("impatient"), "--receive-timeout", "0.5", "--no-web-page") as server:
         yield server
+
+
+def test_a_server_without_the_page_has_nothing_in_its_place(impatient: RunningServer) -> None:
+    for path in ("/", "/web/app.js"):
+        answer = httpx.get(impatient.url + path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_url")
 
 
 def test_null_bytes_and_odd_characters_are_text(http: httpx.Client) -> None:

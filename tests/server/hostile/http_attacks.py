@@ -174,7 +174,18 @@ def types() -> list[Attack]:
 def places() -> list[Attack]:
     """Paths that are not there, and methods that are not allowed."""
     paths = [
-        "/",
+        "//",
+        "/index.html",
+        "/web",
+        "/web/",
+        "/web/index.html",
+        "/web/../config.py",
+        "/web/%2e%2e/config.py",
+        "/web/..%2fconfig.py",
+        "/web//app.js",
+        "/web/app.js/",
+        "/web/app.js%00.html",
+        "/web/" + "a" * 5000,
         "/v1",
         "/v1/",
         "/v1/nothing",
@@ -209,6 +220,7 @@ def places() -> list[Attack]:
     ]
     found = [raw(f"GET {path[:40]}", b"GET %s HTTP/1.1\r\n%sConnection: close\r\n\r\n" % (path.encode(), _HOST)) for path in paths]
     found += [post(f"POST {path[:40]}", path, _BODY, 404, 405) for path in ("/sleep", "/wake_up", "/reset_prefix_cache", "/log_level")]
+    found += [post(f"POST {path}", path, _BODY, 405) for path in ("/", "/web/app.js")]
     methods = ("GET", "PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "HEAD", "PROPFIND", "LINK", "PURGE")
     found += [
         raw(f"{method} on chat", b"%s %s HTTP/1.1\r\n%sConnection: close\r\n\r\n" % (method.encode(), CHAT.encode(), _HOST))
