@@ -4,7 +4,7 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: serve chat test test-slow simulate lint format types bench clean
+.PHONY: serve chat test test-slow simulate lint format types bench fuzz clean
 
 serve: $(VENV)/.installed
 	@$(BIN)/octavo serve $(ARGS)
@@ -32,6 +32,9 @@ format: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m loadtest.bench $(ARGS)
+
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python -m loadtest.schemathesis_run $(ARGS)
 
 clean:
 	rm -rf $(VENV)

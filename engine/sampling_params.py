@@ -96,8 +96,8 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         _check(0.0 <= self.min_p <= 1.0, "min_p", "must be between 0 and 1", self.min_p)
         for name in ("presence_penalty", "frequency_penalty"):
             _check(-2.0 <= getattr(self, name) <= 2.0, name, "must be between -2 and 2", getattr(self, name))
-        rule = "must be above 0 and at most 100"
-        _check(0.0 < self.repetition_penalty <= 100.0, "repetition_penalty", rule, self.repetition_penalty)
+        rule = "must be between 0.01 and 100"  # logits divided by much less would not be finite
+        _check(0.01 <= self.repetition_penalty <= 100.0, "repetition_penalty", rule, self.repetition_penalty)
         self._check_token_lists()
         num_named = len(self.named_logits_processors)
         _check(num_named <= MAX_PER_REQUEST, "logits_processors", f"must be at most {MAX_PER_REQUEST}", num_named)

@@ -23,7 +23,7 @@ from server.middleware import RequestMiddleware
 from server.rate_limits import EXPOSED_HEADERS
 from server.record import record_of
 from server.response_store import ResponseStore
-from server.routes import admin, batches, chat, completions, debug, embeddings, health, messages, models, page, tokenize
+from server.routes import admin, batches, chat, completions, debug, embeddings, health, messages, models, openapi, page, tokenize
 from server.routes import responses as responses_routes
 from server.service import Phase, Service
 from server.tracing import Tracer
@@ -31,8 +31,10 @@ from server.tracing import Tracer
 if TYPE_CHECKING:
     from engine.async_engine import AsyncLLMEngine
 
-# FastAPI's pages of the API load their scripts from elsewhere, and are blank where that cannot be reached. /openapi.json stays.
-_NO_PAGES: dict[str, Any] = {"docs_url": None, "redoc_url": None}
+# FastAPI's pages of the API load their scripts from elsewhere, and are blank where that cannot be reached. /openapi.json is our own.
+_NO_PAGES: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None}
+# Generated clients name their functions by the ids of operations, which are the names of the functions here.
+_OPERATIONS: dict[str, Any] = {"generate_unique_id_function": lambda route: route.name}
 
 
 def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
@@ -43,11 +45,11 @@ def build_app(engine: AsyncLLMEngine, config: ServerConfig) -> FastAPI:
     """
     service, keys = Service(engine, config), KeyRing(config)
     responses = ResponseStore(config.response_store, config.max_stored_responses)
-    app = FastAPI(title="Octavo", version=__version__, root_path=config.root_path, redirect_slashes=False, **_NO_PAGES)
-    app.state.service, app.state.keys = service, keys
+    app = FastAPI(title="Octavo", version=__version__, root_path=config.root_path, redirect_slashes=False, **_NO_PAGES, **_OPERATIONS)
+    app.state.service, app.state.keys, app.state.openapi = service, keys, {}
     app.state.responses, app.state.background = responses, BackgroundRuns()
     app.state.batches = _batch_runner(app, engine, config)
-    for family in (admin, chat, completions, responses_routes, messages, embeddings, batches, models, tokenize, health, debug):
+    for family in (admin, chat, completions, responses_routes, messages, embeddings, batches, models, tokenize, health, debug, openapi):
         app.include_router(family.router)
     if config.web_page:
         app.include_router(page.router)

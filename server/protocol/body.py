@@ -41,6 +41,16 @@ TokenIds = Annotated[list[int], PlainValidator(_as_token_ids, json_schema_input_
 Body = TypeVar("Body", bound=RequestBody)
 
 
+def or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of what is this or null."""
+    null = {"type": "null"}
+    arms = schema.get("anyOf")
+    if arms is not None:
+        return schema if null in arms else {**schema, "anyOf": [*arms, null]}
+    outer: dict[str, Any] = {name: schema[name] for name in ("title", "default") if name in schema}
+    return {"anyOf": [{name: value for name, value in schema.items() if name not in outer}, null], **outer}
+
+
 def check_content_type(headers: Headers) -> None:
     """Raises ApiError 400 unless the body says that it is JSON, or a client that is no web page says nothing.
 

@@ -94,7 +94,7 @@ class ChatCompletionRequest(SamplingBody, TemplateBody):
     """The implemented parameters of a chat completion."""
 
     messages: Messages
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
     tool_choice: ToolChoice | None = None  # None: auto

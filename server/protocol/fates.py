@@ -59,7 +59,7 @@ _SAMPLING = (
         "length_penalty", "beam search: answers score their log probability / their length to this power; 1 by default", extra=True
     ),
     _implemented("early_stopping", "beam search: true, false (the default) or `never`, as in Hugging Face's `generate`", extra=True),
-    _implemented("repetition_penalty", "above 0; 1 changes nothing. Tokens of the prompt count too", extra=True),
+    _implemented("repetition_penalty", "0.01 to 100; 1 changes nothing. Tokens of the prompt count too", extra=True),
     _implemented(
         "repetition_detection",
         "`{max_pattern_size, min_pattern_size, min_count}`: end an answer whose newest tokens are one pattern `min_count` times in a row, "

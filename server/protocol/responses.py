@@ -93,7 +93,7 @@ class FunctionChoice(BodyPart):
     name: str
 
 
-class AllowedTools(BodyPart):
+class AllowedFunctions(BodyPart):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: list[FunctionChoice]
@@ -113,7 +113,7 @@ class ResponseInput(RequestBody):
     text: TextSettings = Field(default_factory=TextSettings)
     reasoning: ReasoningSettings = Field(default_factory=ReasoningSettings)
     tools: list[Tool] = Field(default_factory=list)
-    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedTools = "auto"
+    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedFunctions = "auto"
     parallel_tool_calls: bool = True
     truncation: Literal["auto", "disabled"] = "disabled"
 

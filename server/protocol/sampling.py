@@ -11,10 +11,11 @@ from engine.errors import InvalidRequestError
 from engine.logits_processors import NamedLogitsProcessor
 from engine.sampling_params import RepetitionDetection, SamplingParams
 from engine.structured_outputs import StructuredOutputs
-from server.limits import MAX_STOP_LENGTH
+from server.limits import MAX_STOP_LENGTH, MAX_STOP_STRINGS
 from server.protocol.body import RequestBody, TokenIds
 from server.protocol.structure import ResponseFormat, StructuredOutputsBody
 
+_Stop = str | Annotated[list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]], Field(max_length=MAX_STOP_STRINGS)]
 _Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 # Keys of generation_config.json that are sampling parameters here; the file's other keys concern other programs.
@@ -70,7 +71,7 @@ class SamplingBody(RequestBody):
 
     model: str | None = None
     n: int = 1
-    max_tokens: int | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -105,7 +106,7 @@ class SamplingBody(RequestBody):
     timeout: Annotated[float, Field(gt=0)] | None = None
     return_token_ids: bool = False
 
-    @field_validator("stop", mode="before")
+    @field_validator("stop", mode="before", json_schema_input_type=_Stop)
     @classmethod
     def _one_stop_is_a_list_of_one(cls, value: Any) -> Any:
         stops = [value] if isinstance(value, str) else value

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
-from server.protocol.body import RequestBody
+from server.protocol.body import RequestBody, or_null
 
 # For the tables of fates: name and note.
 PASSED_ON = {
@@ -17,7 +18,7 @@ PASSED_ON = {
     "seed": "as in chat",
     "frequency_penalty": "-2 to 2",
     "presence_penalty": "-2 to 2",
-    "repetition_penalty": "above 0; 1 changes nothing",
+    "repetition_penalty": "0.01 to 100; 1 changes nothing",
     "priority": "lower runs earlier; 0 by default",
     "cache_salt": "as in chat",
     "timeout": "seconds until the request, waiting or running, ends with 408 (504 in Anthropic's shape)",
@@ -54,6 +55,16 @@ class BodyPart(RequestBody):
     """An object within a body. null is the same as leaving a field out, which is how clients send back what they were given."""
 
     model_config = ConfigDict(strict=True, extra="forbid", populate_by_name=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        written = handler(schema)
+        described = handler.resolve_ref_schema(written)
+        required = described.get("required", [])
+        for name, one in described.get("properties", {}).items():
+            if name not in required:
+                described["properties"][name] = or_null(one)
+        return written
 
     @model_validator(mode="before")
     @classmethod

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, BinaryIO, Literal
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import FileResponse
+from fastapi.responses import StreamingResponse
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.types import Message
@@ -20,7 +21,7 @@ from server.errors import ApiError
 from server.protocol.batches import BatchRequest
 from server.protocol.fates_batches import BATCHES
 from server.record import record_of
-from server.routes.generate import body_of, documented, json_response, owner_of, service_of
+from server.routes.generate import body_of, json_response, owner_of, service_of
 
 router = APIRouter(prefix="/v1")
 
@@ -83,8 +84,14 @@ async def get_file(request: Request, file_id: str) -> Any:
 @router.get("/files/{file_id}/content", response_model=None)
 async def get_content(request: Request, file_id: str) -> Any:
     """A file's content."""
-    file = await _file(request, file_id)
-    return FileResponse(_store(request).path(file["id"]), media_type="application/octet-stream")
+    store, file = _store(request), await _file(request, file_id)
+    try:
+        # Opened before the answer begins: from then on it may be deleted.
+        content = await store.run(lambda: store.path(file["id"]).open("rb"))
+    except FileNotFoundError:
+        raise _not_found("file", file_id) from None
+    size = {"content-length": str(file["bytes"])}
+    return StreamingResponse(_pieces(content), media_type="application/octet-stream", headers=size)
 
 
 @router.delete("/files/{file_id}", response_model=None)
@@ -99,7 +106,7 @@ async def delete_file(request: Request, file_id: str) -> Any:
     return json_response({"id": file_id, "object": "file", "deleted": True})
 
 
-@router.post("/batches", response_model=None, openapi_extra=documented(BatchRequest))
+@router.post("/batches", response_model=None)
 async def create_batch(request: Request) -> Any:
     """Run the requests of a file when there is time for them."""
     store, owner = _store(request), owner_of(request)
@@ -180,6 +187,11 @@ async def _batch(request: Request, batch_id: str) -> dict[str, Any]:
     if found is None:
         raise _not_found("batch", batch_id)
     return found
+
+
+def _pieces(content: BinaryIO) -> Iterator[bytes]:
+    with content:
+        yield from iter(lambda: content.read(1 << 18), b"")
 
 
 def _not_found(what: str, item_id: str, param: str | None = None) -> ApiError:

@@ -12,13 +12,13 @@ from server.protocol import fates
 from server.protocol.chat import ChatCompletionRequest
 from server.record import record_of
 from server.render.chat import ChatAnswer
-from server.routes.generate import answer_waiting, body_of, documented, service_of, terms_of
+from server.routes.generate import answer_waiting, body_of, service_of, terms_of
 from server.sse import EventStream
 
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions", response_model=None, openapi_extra=documented(ChatCompletionRequest))
+@router.post("/v1/chat/completions", response_model=None)
 async def create_chat_completion(request: Request) -> Any:
     """Answer a conversation, whole or as a stream of chunks."""
     service, record = service_of(request), record_of(request)

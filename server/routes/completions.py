@@ -15,14 +15,14 @@ from server.protocol.prompts import Prompt
 from server.record import record_of
 from server.render.completions import CompletionAnswer
 from server.render.tokens import TokenText
-from server.routes.generate import answer_waiting, body_of, documented, service_of, terms_of
+from server.routes.generate import answer_waiting, body_of, service_of, terms_of
 from server.service import Service
 from server.sse import EventStream
 
 router = APIRouter()
 
 
-@router.post("/v1/completions", response_model=None, openapi_extra=documented(CompletionRequest))
+@router.post("/v1/completions", response_model=None)
 async def create_completion(request: Request) -> Any:
     """Continue one text or several, whole or as a stream of chunks."""
     service, record = service_of(request), record_of(request)

@@ -19,7 +19,7 @@ from server.protocol.embeddings import EmbeddingRequest, PooledBody, RerankReque
 from server.protocol.fates_embeddings import EMBEDDINGS, RERANK, SCORE
 from server.protocol.prompts import Prompt
 from server.record import record_of
-from server.routes.generate import answer_waiting, body_of, documented, service_of, terms_of
+from server.routes.generate import answer_waiting, body_of, service_of, terms_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 
-@router.post("/v1/embeddings", response_model=None, openapi_extra=documented(EmbeddingRequest))
+@router.post("/v1/embeddings", response_model=None)
 async def create_embeddings(request: Request) -> Any:
     """A vector for each text."""
     body = await body_of(request, EmbeddingRequest, EMBEDDINGS)
@@ -45,7 +45,7 @@ async def create_embeddings(request: Request) -> Any:
     return await answer_waiting(request, answer())
 
 
-@router.post("/v1/score", response_model=None, openapi_extra=documented(ScoreRequest))
+@router.post("/v1/score", response_model=None)
 @router.post("/score", response_model=None, include_in_schema=False)
 async def score(request: Request) -> Any:
     """The cosine of one text with each of several, or of pairs of texts."""
@@ -66,7 +66,7 @@ async def score(request: Request) -> Any:
     return await answer_waiting(request, answer())
 
 
-@router.post("/v1/rerank", response_model=None, openapi_extra=documented(RerankRequest))
+@router.post("/v1/rerank", response_model=None)
 @router.post("/rerank", response_model=None, include_in_schema=False)
 @router.post("/v2/rerank", response_model=None, include_in_schema=False)
 async def rerank(request: Request) -> Any:

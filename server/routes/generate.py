@@ -84,10 +84,3 @@ async def answer_waiting(request: Request, work: Coroutine[Any, Any, dict[str, A
 
 def json_response(content: Any) -> Response:
     return Response(msgspec.json.encode(content), media_type="application/json")
-
-
-def documented(model: type[RequestBody]) -> dict[str, Any]:
-    """The schema of a body that the route reads itself, for /openapi.json."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -11,7 +11,7 @@ from server.protocol.fates_messages import COUNT_TOKENS, MESSAGES
 from server.protocol.messages import CountTokensRequest, MessagesRequest
 from server.record import record_of
 from server.render.messages import MessageAnswer
-from server.routes.generate import answer_waiting, body_of, documented, json_response, service_of, terms_of
+from server.routes.generate import answer_waiting, body_of, json_response, service_of, terms_of
 from server.sse import EventStream
 from server.translate.messages import translated
 from server.translate.parameters import renamed
@@ -19,7 +19,7 @@ from server.translate.parameters import renamed
 router = APIRouter(prefix="/v1/messages")
 
 
-@router.post("", response_model=None, openapi_extra=documented(MessagesRequest))
+@router.post("", response_model=None)
 async def create_message(request: Request) -> Any:
     """Answer a conversation, whole or as a stream of events."""
     service, record = service_of(request), record_of(request)
@@ -35,7 +35,7 @@ async def create_message(request: Request) -> Any:
     return await answer_waiting(request, answer.whole())
 
 
-@router.post("/count_tokens", response_model=None, openapi_extra=documented(CountTokensRequest))
+@router.post("/count_tokens", response_model=None)
 async def count_tokens(request: Request) -> Any:
     """How many tokens a conversation is for the model."""
     service, record = service_of(request), record_of(request)

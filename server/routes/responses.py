@@ -20,7 +20,7 @@ from server.record import RequestRecord, record_of
 from server.render.response_object import new_response
 from server.response_run import ResponseRun, Shelf
 from server.response_store import ResponseStore, StoredResponse, no_such_response
-from server.routes.generate import answer_waiting, body_of, documented, json_response, owner_of, service_of, terms_of
+from server.routes.generate import answer_waiting, body_of, json_response, owner_of, service_of, terms_of
 from server.sse import EventStream
 from server.translate.conversation import Conversation, items_for, translated
 from server.translate.parameters import renamed
@@ -28,7 +28,7 @@ from server.translate.parameters import renamed
 router = APIRouter(prefix="/v1/responses")
 
 
-@router.post("", response_model=None, openapi_extra=documented(ResponsesRequest))
+@router.post("", response_model=None)
 async def create_response(request: Request) -> Any:
     """Respond to a text or to items: whole, as a stream of events, or later."""
     service, record = service_of(request), record_of(request)
@@ -53,7 +53,7 @@ async def create_response(request: Request) -> Any:
     return EventStream(background.frames(), service.config.sse_keepalive) if body.stream else queued
 
 
-@router.post("/input_tokens", response_model=None, openapi_extra=documented(ResponseInput))
+@router.post("/input_tokens", response_model=None)
 async def count_input_tokens(request: Request) -> Any:
     """How many tokens an input is for the model."""
     service, record = service_of(request), record_of(request)

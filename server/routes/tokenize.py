@@ -9,12 +9,12 @@ from fastapi import APIRouter, Request
 from server.protocol import fates
 from server.protocol.tokenization import DetokenizeRequest, TokenizeRequest
 from server.record import record_of
-from server.routes.generate import body_of, documented, json_response, service_of
+from server.routes.generate import body_of, json_response, service_of
 
 router = APIRouter()
 
 
-@router.post("/tokenize", response_model=None, openapi_extra=documented(TokenizeRequest))
+@router.post("/tokenize", response_model=None)
 async def tokenize(request: Request) -> Any:
     """The token ids of a text, or of a conversation as the model would see it."""
     service = service_of(request)
@@ -29,7 +29,7 @@ async def tokenize(request: Request) -> Any:
     return json_response({"count": len(tokens), "max_model_len": service.engine.max_model_len, "tokens": tokens, "token_strs": names})
 
 
-@router.post("/detokenize", response_model=None, openapi_extra=documented(DetokenizeRequest))
+@router.post("/detokenize", response_model=None)
 async def detokenize(request: Request) -> Any:
     """The text of token ids, special tokens included."""
     service = service_of(request)

@@ -17,7 +17,7 @@ from server.protocol.response_items import (
     RefusalPart,
 )
 from server.protocol.responses import (
-    AllowedTools,
+    AllowedFunctions,
     FunctionChoice,
     FunctionTool,
     NamespaceTool,
@@ -190,7 +190,7 @@ def _chat_tool(function: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _tool_choice(choice: str | FunctionChoice | AllowedTools) -> Any:
+def _tool_choice(choice: str | FunctionChoice | AllowedFunctions) -> Any:
     if isinstance(choice, str):
         return choice
     if isinstance(choice, FunctionChoice):

@@ -1,0 +1,1 @@
+"""The OpenAPI document at /openapi.json: what every endpoint takes and answers."""
