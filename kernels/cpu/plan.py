@@ -188,7 +188,10 @@ class Plan:
 
     def __init__(self, ops: CpuOps, recorder: Recorder, memory: torch.Tensor, result: Rows) -> None:
         self.pool = ops.pool
-        self.max_tokens, self.max_logits = recorder.capacity.num_tokens, recorder.num_logits
+        self.max_tokens = recorder.capacity.num_tokens
+        # A pass that ends with hidden states gathers no rows: then it does not matter how many are wanted.
+        gathers = any(isinstance(buffer, Rows) and buffer.counted_by == structs.ROWS_LOGITS for buffer in recorder.buffers)
+        self.max_logits = recorder.num_logits if gathers else None
         self.num_bytes = memory.numel()
         self._start = -memory.data_ptr() % ALIGNMENT
         self._address = memory.data_ptr() + self._start
@@ -202,7 +205,7 @@ class Plan:
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         num_logits = batch.logits_indices.shape[0]
-        if batch.num_tokens > self.max_tokens or num_logits > self.max_logits:
+        if batch.num_tokens > self.max_tokens or (self.max_logits is not None and num_logits > self.max_logits):
             raise ValueError(
                 f"the plan was made for {self.max_tokens} tokens and {self.max_logits} logits, got {batch.num_tokens} and {num_logits}"
             )

@@ -122,6 +122,19 @@ def test_generation_and_embeddings_share_steps_without_touching_each_others_bits
     assert watch.num_chunks > 10
 
 
+def test_embeddings_share_a_step_with_more_log_probabilities_of_a_prompt_than_sequences_can_run(
+    quantised: Path, prompts: list[list[int]], alone: dict[Pooling, list[bytes]]
+) -> None:
+    prompt, params = prompts[-2], SamplingParams(max_tokens=3, temperature=0, prompt_logprobs=2)
+    (undisturbed,) = small_llm(model=str(quantised)).generate([prompt], params, use_tqdm=False)
+    llm = small_llm(model=str(quantised), max_num_batched_tokens=256, max_num_seqs=4)
+    vectors = submit(llm, prompts[:3], "mean")
+    (output,) = llm.generate([prompt], params, use_tqdm=False)
+    assert output.prompt_logprobs == undisturbed.prompt_logprobs
+    assert output.outputs == undisturbed.outputs
+    assert [vectors[f"e{i}"] for i in range(3)] == alone["mean"][:3]
+
+
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 @pytest.mark.parametrize("preemption_mode", ["swap", "recompute"])
 def test_an_embedding_that_is_preempted_half_way_has_the_same_bits(
