@@ -1,7 +1,8 @@
-"""The command line: `octavo serve | run-batch | chat | keys | version`.
+"""The command line: `octavo serve | run-batch | chat | top | keys | version`.
 
-Exit statuses: 0 all went well, 1 the engine died, 2 a setting or a model that cannot work, 3 the port is taken, 4 the supervisor gave the
-server up, 5 the disk is full, 130 and 143 a second Ctrl-C or SIGTERM cut the server short. docs/operations.md has them as a table.
+Exit statuses: 0 all went well, 1 the engine died (or no server answers `chat` or `top`), 2 a setting or a model that cannot work, 3 the
+port is taken, 4 the supervisor gave the server up, 5 the disk is full, 130 and 143 a second Ctrl-C or SIGTERM cut the server short.
+docs/operations.md has them as a table.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ EXIT_ENGINE_DIED = 1
 EXIT_BAD_SETTING = 2
 EXIT_PORT_TAKEN = 3
 EXIT_DISK_FULL = 5
+EXIT_UNREACHABLE = 1  # the server that `octavo top` is to watch
 
 _DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -206,6 +208,27 @@ def chat(
     if url_argument is not None and url is not None:
         raise ConfigError("the server is named twice: as an argument and by --url")
     return TerminalChat(url_argument or url or _DEFAULT_URL, model, system, api_key, temperature, max_tokens).run()
+
+
+@app.command("top")
+def top(
+    url: Annotated[str, typer.Argument(help="where the server is", metavar="URL")] = _DEFAULT_URL,
+    api_key: Annotated[
+        str | None, typer.Option(help="an admin's key, where the server asks for keys", envvar="OCTAVO_API_KEY", show_default=False)
+    ] = None,
+    interval: Annotated[float, typer.Option(help="seconds between two looks", min=0.5, max=60)] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="print one picture and end")] = False,
+) -> int:
+    """Watch a running server: its requests, its blocks, where its time goes. q or Ctrl-C quits."""
+    from rich.console import Console
+
+    from server.top.live import show_live, show_once
+    from server.top.state import Source, UnreachableError
+
+    try:
+        return show_once(Source(url, api_key), Console()) if once else show_live(Source(url, api_key), Console(), interval)
+    except UnreachableError as error:
+        _fail(str(error), EXIT_UNREACHABLE)
 
 
 app.add_typer(keys_command.app, name="keys")
