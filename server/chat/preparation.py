@@ -46,14 +46,14 @@ async def begin_chat(
     params = body.sampling_params(service.defaults, service.tokenizer.vocab_size, max_tokens, logprobs, body.prompt_logprobs)
     use = body.tool_use()
     service.admit(record, 1, params.num_sequences)
-    text = await service.render(body.messages, body, use, record.body_size)
+    text = await service.texts.render(body.messages, body, use, record.body_size)
     prompt = await _encode(service, body, text)
     if as_many_as_fit and params.max_tokens is not None and len(prompt) + params.max_tokens > service.engine.max_model_len:
         params = msgspec.structs.replace(params, max_tokens=None)
-    format = await service.format_of(body)
+    format = await service.texts.format_of(body)
     plan = format.plan(text, use, params, body.answer_wishes(format))
     constrained_by = "tools" if use is not None else body.constraining_parameter
-    await service.check_constraint(plan.params.structured_outputs, constrained_by)
+    await service.texts.check_constraint(plan.params.structured_outputs, constrained_by)
     generation = Generation(service, record, prompt, plan.params, request_id, terms)
     token_text = TokenText(service.tokenizer, body.skip_special_tokens, plan.params.visible_token_ids)
     return Chat(model, plan.params, token_text, generation, plan.new_parser)
@@ -61,9 +61,9 @@ async def begin_chat(
 
 async def chat_prompt(service: Service, body: ChatCompletionRequest, num_bytes: int) -> list[int]:
     """The tokens that the model is to go on from, for a body of `num_bytes` bytes. Raises InvalidRequestError when there are none."""
-    return await _encode(service, body, await service.render(body.messages, body, body.tool_use(), num_bytes))
+    return await _encode(service, body, await service.texts.render(body.messages, body, body.tool_use(), num_bytes))
 
 
 async def _encode(service: Service, body: ChatCompletionRequest, text: str) -> list[int]:
-    (token_ids,) = await service.encode([text], body.add_special_tokens, "messages")
+    (token_ids,) = await service.texts.encode([text], body.add_special_tokens, "messages")
     return fit_prompt(token_ids, body, service.engine.max_model_len, body.token_limit(), "messages")

@@ -60,7 +60,7 @@ async def create_completion(request: Request) -> Any:
         include_usage=body.include_usage,
         continuous_usage=body.continuous_usage,
     )
-    await service.check_constraint(params.structured_outputs, body.constraining_parameter)
+    await service.texts.check_constraint(params.structured_outputs, body.constraining_parameter)
     terms = terms_of(request, body)
     longest = service.engine.max_model_len
     generations = [
@@ -73,13 +73,14 @@ async def create_completion(request: Request) -> Any:
 
 
 async def _tokens(service: Service, body: CompletionRequest) -> list[list[int]]:
-    encoded = iter(await service.encode([prompt for prompt in body.prompt if isinstance(prompt, str)], body.add_special_tokens, "prompt"))
+    texts = [prompt for prompt in body.prompt if isinstance(prompt, str)]
+    encoded = iter(await service.texts.encode(texts, body.add_special_tokens, "prompt"))
     tokenized: list[list[int]] = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
             tokenized.append(next(encoded))
         else:
-            service.check_token_ids(prompt, "prompt")
+            service.texts.check_token_ids(prompt, "prompt")
             tokenized.append(prompt)
     return tokenized
 
@@ -88,4 +89,4 @@ async def _text(service: Service, prompt: Prompt, token_ids: list[int], body: Co
     """What `echo` repeats: the text that was sent, unless it was sent as ids or cut."""
     if isinstance(prompt, str) and body.truncate_prompt_tokens is None:
         return prompt
-    return await service.decode(token_ids)
+    return await service.texts.decode(token_ids)

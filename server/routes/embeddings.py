@@ -89,7 +89,7 @@ async def rerank(request: Request) -> Any:
 
 async def _embed(request: Request, body: PooledBody, texts: Sequence[Prompt], params: PoolingParams, param: str) -> list[EmbeddingOutput]:
     service = service_of(request)
-    encoded = iter(await service.encode([text for text in texts if isinstance(text, str)], body.add_special_tokens, param))
+    encoded = iter(await service.texts.encode([text for text in texts if isinstance(text, str)], body.add_special_tokens, param))
     prompts = [next(encoded) if isinstance(text, str) else text for text in texts]
     prompts = [fit_prompt(prompt, body, service.engine.max_model_len, 0, param) for prompt in prompts]
     return await embed(service, record_of(request), prompts, params, terms_of(request, body))

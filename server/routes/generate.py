@@ -37,7 +37,7 @@ async def body_of(request: Request, model: type[Body], table: dict[str, Paramete
     check_content_type(request.headers)
     data = await read_body(request, service.config.max_body_size, service.config.receive_timeout)
     record_of(request).body_size = len(data)
-    return await service.read(len(data), lambda: parse_body(data, model, table, service.config.allow_unknown_parameters))
+    return await service.texts.read(len(data), lambda: parse_body(data, model, table, service.config.allow_unknown_parameters))
 
 
 def terms_of(request: Request, body: SamplingBody | PooledBody) -> Terms:

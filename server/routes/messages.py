@@ -25,7 +25,7 @@ async def create_message(request: Request) -> Any:
     service, record = service_of(request), record_of(request)
     body = await body_of(request, MessagesRequest, MESSAGES)
     body.check()
-    chat_body, rename = await service.read(record.body_size, lambda: translated(body))
+    chat_body, rename = await service.texts.read(record.body_size, lambda: translated(body))
     message_id = f"msg_{record.hex}"
     with renamed(rename):
         chat = await begin_chat(service, record, chat_body, terms_of(request, chat_body), message_id, as_many_as_fit=True)
@@ -41,6 +41,6 @@ async def count_tokens(request: Request) -> Any:
     service, record = service_of(request), record_of(request)
     body = await body_of(request, CountTokensRequest, COUNT_TOKENS)
     service.resolve_model(body.model)
-    chat_body, rename = await service.read(record.body_size, lambda: translated(body))
+    chat_body, rename = await service.texts.read(record.body_size, lambda: translated(body))
     with renamed(rename):
         return json_response({"input_tokens": len(await chat_prompt(service, chat_body, record.body_size))})

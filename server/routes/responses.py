@@ -147,7 +147,7 @@ async def _begin(
 async def _conversation(request: Request, body: ResponseInput) -> Conversation:
     record = record_of(request)
     items = await items_for(body, _store(request), owner_of(request), record)
-    return await service_of(request).read(record.body_size, lambda: translated(body, items, record.hex))
+    return await service_of(request).texts.read(record.body_size, lambda: translated(body, items, record.hex))
 
 
 async def _fitted(request: Request, body: ResponseInput, chat: ChatCompletionRequest) -> ChatCompletionRequest:

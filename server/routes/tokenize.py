@@ -21,11 +21,11 @@ async def tokenize(request: Request) -> Any:
     body = await body_of(request, TokenizeRequest, fates.TOKENIZE)
     service.resolve_model(body.model)
     if body.messages is not None:
-        text = await service.render(body.messages, body, body.tool_use(), record_of(request).body_size)
-        (tokens,) = await service.encode([text], bool(body.add_special_tokens), "messages")
+        text = await service.texts.render(body.messages, body, body.tool_use(), record_of(request).body_size)
+        (tokens,) = await service.texts.encode([text], bool(body.add_special_tokens), "messages")
     else:
-        (tokens,) = await service.encode([body.prompt or ""], body.add_special_tokens is not False, "prompt")
-    names = await service.token_strings(tokens) if body.return_token_strs else None
+        (tokens,) = await service.texts.encode([body.prompt or ""], body.add_special_tokens is not False, "prompt")
+    names = await service.texts.token_strings(tokens) if body.return_token_strs else None
     return json_response({"count": len(tokens), "max_model_len": service.engine.max_model_len, "tokens": tokens, "token_strs": names})
 
 
@@ -35,4 +35,4 @@ async def detokenize(request: Request) -> Any:
     service = service_of(request)
     body = await body_of(request, DetokenizeRequest, fates.DETOKENIZE)
     service.resolve_model(body.model)
-    return json_response({"prompt": await service.decode(body.tokens)})
+    return json_response({"prompt": await service.texts.decode(body.tokens)})
