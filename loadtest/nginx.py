@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 TEMPLATE = Path(__file__).parent.parent / "docker" / "nginx" / "octavo.conf.template"
+_TLS = TEMPLATE.with_name("tls.conf")
 
 # What stands around the template in the official image, with every path in a directory of ours.
 _AROUND = """
@@ -30,6 +31,7 @@ http {{
     uwsgi_temp_path {directory}/uwsgi;
     scgi_temp_path {directory}/scgi;
     include {directory}/octavo.conf;
+    include {directory}/tls.conf;
 }}
 """
 
@@ -45,17 +47,32 @@ def free_port() -> int:
 
 
 @contextmanager
-def nginx(directory: Path, servers: tuple[str, str]) -> Iterator[str]:
-    """Runs nginx in front of two URLs, with its files in `directory`, and yields its own URL."""
+def nginx(directory: Path, servers: tuple[str, str], certificate: tuple[Path, Path] | None = None) -> Iterator[str]:
+    """Runs nginx in front of two URLs, with its files in `directory`, and yields its own URL.
+
+    `certificate`: files of the chain and of the key, for HTTPS.
+    """
     port = free_port()
     first, second = (urlsplit(server).netloc for server in servers)
-    variables = {"NGINX_PORT": f"127.0.0.1:{port}", "OCTAVO_SERVER_1": first, "OCTAVO_SERVER_2": second}
+    variables = {
+        "NGINX_LISTEN": f"127.0.0.1:{port}" + ("" if certificate is None else " ssl"),
+        "NGINX_LOCAL_RESOLVERS": "127.0.0.1",  # addresses are not looked up
+        "OCTAVO_SERVER_1": first,
+        "OCTAVO_SERVER_2": second,
+        "MAX_BODY_SIZE": "8M",
+    }
     # As the image does: only variables that are set are filled in, so that nginx's own stay.
     names = " ".join(f"${{{name}}}" for name in variables)
     filled = subprocess.run(
         ["envsubst", names], input=TEMPLATE.read_text(), env=os.environ | variables, capture_output=True, text=True, check=True
     )
     (directory / "octavo.conf").write_text(filled.stdout)
+    tls = ""
+    if certificate is not None:
+        tls = _TLS.read_text()
+        for secret, path in zip(("tls_chain", "tls_key"), certificate, strict=True):
+            tls = tls.replace(f"/run/secrets/{secret}", str(path))
+    (directory / "tls.conf").write_text(tls)
     (directory / "nginx.conf").write_text(_AROUND.format(directory=directory))
     process = subprocess.Popen(["nginx", "-p", str(directory), "-e", f"{directory}/error.log", "-c", f"{directory}/nginx.conf"])
     try:
@@ -68,7 +85,7 @@ def nginx(directory: Path, servers: tuple[str, str]) -> Iterator[str]:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"nginx did not start: {(directory / 'error.log').read_text()}") from None
                 time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
+        yield f"{'http' if certificate is None else 'https'}://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(10)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from loadtest.nginx import is_installed
+from loadtest import nginx, prometheus
 
 
 def _run(*arguments: str) -> None:
@@ -22,6 +22,15 @@ def test_nothing_is_lost_in_chaos() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_installed(), reason="needs nginx and envsubst: on Debian, apt-get install nginx-light gettext-base")
+@pytest.mark.skipif(not nginx.is_installed(), reason="needs nginx and envsubst: on Debian, apt-get install nginx-light gettext-base")
 def test_servers_behind_nginx_are_restarted_in_turn_and_no_request_fails() -> None:
     _run("loadtest.rolling_restart")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (nginx.is_installed() and prometheus.is_installed()),
+    reason="needs nginx and Prometheus: on Debian, nginx-light gettext-base prometheus",
+)
+def test_every_query_of_the_dashboard_gives_data() -> None:
+    _run("loadtest.dashboard_check")
