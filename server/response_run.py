@@ -42,13 +42,13 @@ class ResponseRun:
         self._shelf = shelf
         self._record = record
         self._with_logprobs = body.wants_logprobs
-        self._events: list[dict[str, Any]] = []  # made and not yet sent
-        self._builder = ResponseBuilder(response, self._events.append, body.namespaces)
+        self._frames: list[bytes] = []  # of events that were made and not yet sent
+        self._builder = ResponseBuilder(response, self._write if body.stream else _discard, body.namespaces)
 
     async def whole(self) -> dict[str, Any]:
         """The response once it is complete. Raises what the generation raises."""
         async for _ in self._generate():
-            self._events.clear()
+            pass
         await self._shelf.put(self.response)
         return self.response
 
@@ -56,7 +56,7 @@ class ResponseRun:
         """The frames of a stream, in lists of those that are due at the same time. Errors are an event of it."""
         try:
             async for _ in self._generate():
-                yield self._frames()
+                yield self._due()
         except Exception as error:
             if not is_foreseen(error):
                 logger.error("request %s failed in mid-stream", self._record.request_id, exc_info=error)
@@ -65,7 +65,7 @@ class ResponseRun:
             self._builder.fail(answer)
         await self._shelf.put(self.response)
         self._builder.conclude()
-        yield self._frames()
+        yield self._due()
 
     async def begin(self) -> None:
         """Let others see, from now on, that it is being made."""
@@ -87,13 +87,20 @@ class ResponseRun:
                 logprobs = self._chat.token_text.chat_logprobs(positions)["content"] if positions else ()
                 self._builder.take(choice.deltas, logprobs)
                 finish_reason = choice.finish_reason
-            if self._events:
+            if self._frames:
                 yield
         usage = response_usage(self._chat.generation, messages.reasoning_tokens)
         self._builder.end("incomplete" if finish_reason == "length" else "completed", usage)
         yield
 
-    def _frames(self) -> list[bytes]:
-        frames = [named_event(event["type"], msgspec.json.encode(event)) for event in self._events]
-        self._events.clear()
+    def _write(self, event: dict[str, Any]) -> None:
+        # At once: it holds parts of the response, which grow.
+        self._frames.append(named_event(event["type"], msgspec.json.encode(event)))
+
+    def _due(self) -> list[bytes]:
+        frames, self._frames = self._frames, []
         return frames
+
+
+def _discard(event: dict[str, Any]) -> None:
+    """Nobody sees the events of a response that is given whole."""

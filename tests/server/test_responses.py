@@ -126,6 +126,18 @@ class TestStream:
         assert _output(last.response) == _output(whole)
         assert last.response.usage.output_tokens == 12
 
+    def test_an_event_shows_the_response_as_it_was_then(self, client: openai.OpenAI) -> None:
+        events: list[Any] = list(client.responses.create(**GREEDY, stream=True))
+        item = next(event.item for event in events if event.type == "response.output_item.added")
+        part = next(event.part for event in events if event.type == "response.content_part.added")
+        assert (item.content, item.status, part.text) == ([], "in_progress", "")
+        assert all(event.response.output == [] for event in events[:2])
+        tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "boolean"}}}}
+        asked = {**GREEDY, "max_output_tokens": 60, "tools": [tool], "tool_choice": "required"}
+        events = list(client.responses.create(**asked, stream=True))
+        item = next(event.item for event in events if event.type == "response.output_item.added")
+        assert (item.arguments, item.status) == ("", "in_progress")
+
     def test_every_event_names_its_kind_and_the_stream_just_ends(self, http: httpx.Client) -> None:
         frames = http.post("/v1/responses", json={**GREEDY, "stream": True}).text.strip().split("\n\n")
         for frame in frames:
