@@ -105,3 +105,10 @@ def test_every_endpoint_and_command_is_in_the_index() -> None:
             assert not route.include_in_schema or any(name in INDEX for name in named), named
     for command in cli_flags():
         assert f"`octavo {command}" in INDEX, command
+
+
+def test_tests_that_are_named_exist() -> None:
+    defined = set(re.findall(r"def (test_\w+)", "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))))
+    named = {code for page in PAGES for code in code_of(page) if re.fullmatch(r"test_\w+", code)} - {"test_the_sdk"}
+    assert len(named) > 70
+    assert named <= defined, named - defined

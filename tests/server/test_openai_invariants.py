@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +17,11 @@ from hypothesis import strategies as st
 from live_server import Guarded, RunningServer
 from starlette.types import Receive, Scope, Send
 
+from engine.config import EngineConfig
+from engine.loader.source import resolve_model
+from engine.stats import EngineStats
 from server.config import ServerConfig
+from server.errors import ApiError
 from server.keys import KeyRing
 from server.middleware import RequestMiddleware
 from server.service import Service
@@ -177,34 +182,45 @@ class TestSeeds:
         assert there["system_fingerprint"] == alone["system_fingerprint"]
 
 
-class _Engine:
-    """What a fingerprint is made of."""
+def _service(weights: str = "same", is_ready: bool = True, defaults: Any = None, generation_config: Any = "auto", **engine: Any) -> Service:
+    """A service in front of an engine that is not there."""
+    source = resolve_model(None)
+    named = SimpleNamespace(
+        name="sea", fingerprint=lambda: weights, generation_defaults=lambda: defaults or {}, chat_template=source.chat_template
+    )
+    face: Any = SimpleNamespace(
+        source=named,
+        tokenizer=source.tokenizer(),
+        stats=EngineStats(),
+        num_restarts=0,
+        failure=None,
+        is_ready=is_ready,
+        max_model_len=64,
+        config=EngineConfig(**engine),
+    )
+    return Service(face, ServerConfig(generation_config=generation_config))
 
-    max_model_len = 64
 
-    def __init__(self, weights: str, dtype: str) -> None:
-        from dataclasses import replace
-
-        from engine.config import EngineConfig
-
-        self.config = replace(EngineConfig(), dtype=dtype)  # type: ignore[arg-type]
-        self.source = self
-        self.weights = weights
-
-    def fingerprint(self) -> str:
-        return self.weights
+@pytest.mark.parametrize("other", [{"weights": "other"}, {"dtype": "bfloat16"}, {"kv_cache_dtype": "float16"}], ids=str)
+async def test_the_fingerprint_names_the_models_weights_and_the_numeric_settings(other: dict[str, Any]) -> None:
+    one = _service().system_fingerprint
+    assert one == _service(max_num_seqs=7).system_fingerprint
+    assert one != _service(**other).system_fingerprint
 
 
-@pytest.mark.parametrize(("weights", "dtype"), [("other", "float32"), ("same", "bfloat16")], ids=["weights", "settings"])
-def test_the_fingerprint_names_the_models_weights_and_the_numeric_settings(weights: str, dtype: str) -> None:
-    def named(engine: Any) -> str:
-        service = Service.__new__(Service)
-        service.engine = engine
-        return service._fingerprint()
+async def test_the_models_own_defaults_hold_unless_the_server_says_otherwise() -> None:
+    own = {"temperature": 0.6, "top_k": 20, "eos_token_id": 2}
+    assert _service(defaults=own).defaults == {"temperature": 0.6, "top_k": 20}
+    assert _service(defaults=own, generation_config="none").defaults == {}
 
-    one = named(_Engine("same", "float32"))
-    assert one == named(_Engine("same", "float32"))
-    assert one != named(_Engine(weights, dtype))
+
+async def test_a_server_that_starts_or_drains_says_503() -> None:
+    starting, draining = _service(is_ready=False), _service()
+    draining._draining = True
+    for service, code in ((starting, "server_starting"), (draining, "server_draining")):
+        with pytest.raises(ApiError) as refused:
+            service.check_open()
+        assert (refused.value.status, refused.value.code, refused.value.headers["retry-after"]) == (503, code, "1")
 
 
 async def test_an_error_that_nobody_foresaw_is_a_500_with_an_id_to_find_in_the_log_and_no_traceback(
