@@ -4,7 +4,7 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: serve chat test test-slow simulate lint format types bench fuzz clean
+.PHONY: serve chat test test-slow simulate lint format types bench fuzz check-clients clean
 
 serve: $(VENV)/.installed
 	@$(BIN)/octavo serve $(ARGS)
@@ -17,6 +17,10 @@ test: $(VENV)/.installed-test
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -q -m slow $(ARGS)
+
+# Applications of others, each in an environment of its own: docs/clients/README.md
+check-clients: $(VENV)/.installed-test
+	$(BIN)/python tests/clients/run.py $(ARGS)
 
 simulate: $(VENV)/.installed-test
 	$(BIN)/python tests/engine/simulate.py $(ARGS)

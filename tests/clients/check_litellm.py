@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +16,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # prices of others' models 
 import litellm
 import openai
 from pydantic import BaseModel
-from verdict import ANSWER, MODEL, QUESTION, check, run, server_url
+from verdict import ANSWER, MODEL, QUESTION, check, free_port, run, running, server_url
 
 CONNECTION: Any = {"model": f"hosted_vllm/{MODEL}", "api_base": server_url(), "api_key": "none", "num_retries": 0, "temperature": 0}
 MESSAGES = [{"role": "user", "content": QUESTION}]
@@ -70,7 +67,9 @@ def the_provider_openai_works_too() -> None:
     connection = {**CONNECTION, "model": f"openai/{MODEL}"}
     answer = litellm.completion(messages=MESSAGES, max_completion_tokens=48, seed=3, user="somebody", n=2, **connection)
     assert all(ANSWER in choice.message.content for choice in answer.choices)
-    assert litellm.text_completion(prompt="The capital of France is", max_tokens=8, **{**CONNECTION, "model": f"text-completion-openai/{MODEL}"})
+    assert litellm.text_completion(
+        prompt="The capital of France is", max_tokens=8, **{**CONNECTION, "model": f"text-completion-openai/{MODEL}"}
+    )
 
 
 @check
@@ -163,25 +162,11 @@ def running_proxy(directory: Path) -> Iterator[openai.OpenAI]:
     names = [{"model_name": name, "litellm_params": backend} for name in ("octavo", "octavo-embeddings")]
     names[1]["model_info"] = {"mode": "embedding"}
     (directory / "config.yaml").write_text(json.dumps({"model_list": names, "general_settings": {"master_key": PROXY_KEY}}))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [Path(sys.executable).with_name("litellm"), "--config", directory / "config.yaml", "--host", "127.0.0.1", "--port", str(port)]
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=PROXY_KEY, max_retries=0, timeout=60)
-    try:
-        deadline = time.monotonic() + _START_SECONDS
-        while not is_up(client):
-            assert process.poll() is None and time.monotonic() < deadline, (directory / "log").read_text()[-4000:]
-            time.sleep(0.5)
+    with running(command, directory / "log", lambda: is_up(client), _START_SECONDS):
         yield client
-    finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
 
 
 def is_up(client: openai.OpenAI) -> bool:

@@ -10,8 +10,6 @@ import contextlib
 import json
 import os
 import re
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from playwright.sync_api import Page, expect, sync_playwright
-from verdict import ANSWER, MODEL, QUESTION, check, run, server_url
+from verdict import ANSWER, MODEL, QUESTION, check, free_port, run, running, server_url
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 SCREENSHOT = sys.argv[2] if len(sys.argv) > 2 else None
@@ -100,27 +98,10 @@ def open_webui(data: str) -> Iterator[str]:
     if "OPEN_WEBUI_URL" in os.environ:
         yield os.environ["OPEN_WEBUI_URL"]
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    program = Path(sys.executable).with_name("open-webui")
-    with (Path(data) / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [program, "serve", "--host", "127.0.0.1", "--port", str(port)], env={**os.environ, **environment(data)}, stdout=log, stderr=log
-        )
-    try:
-        deadline = time.monotonic() + _START_SECONDS
-        while not answers(f"{url}/health"):
-            assert process.poll() is None and time.monotonic() < deadline, (Path(data) / "log").read_text()[-4000:]
-            time.sleep(0.5)
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = [Path(sys.executable).with_name("open-webui"), "serve", "--host", "127.0.0.1", "--port", str(port)]
+    with running(command, Path(data) / "log", lambda: answers(f"{url}/health"), _START_SECONDS, **environment(data)):
         yield url
-    finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
 
 
 def answers(url: str) -> bool:
