@@ -148,7 +148,8 @@ async def _start_engine(service: Service, url: str, signals: _Signals) -> None:
     await start
     body = f'{{"model": "{service.names[0]}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     example = f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
-    logger.info("%s is ready on %s\n\n  %s\n", names, url, example)
+    page = f", with a page for browsers at {url}/" if service.config.web_page else ""
+    logger.info("%s is ready on %s%s\n\n  %s\n", names, url, page, example)
 
 
 async def _drain(service: Service, signals: _Signals, grace_period: float) -> int:

@@ -6,17 +6,17 @@ import { compact } from "./tokens.js";
 
 const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "presence_penalty", "repetition_penalty"];
 
-/** Fills `answer` ({ role, content }) with what the model says to `messages`; calls `onChange` after each piece. */
-export async function fill(answer, messages, signal, onChange) {
+/** Fills `answer` ({ role, content }) with what the model says to `messages` of a session; calls `onChange` after each piece. */
+export async function fill(answer, messages, session, signal, onChange) {
   const body = requestBody(messages);
   try {
     try {
-      await stream(answer, body, signal, onChange);
+      await stream(answer, body, session, signal, onChange);
     } catch (error) {
       // Near the end of the context whatever fits is welcome.
       if (error.code !== "context_length_exceeded" || body.max_tokens === undefined) throw error;
       delete body.max_tokens;
-      await stream(answer, body, signal, onChange);
+      await stream(answer, body, session, signal, onChange);
     }
   } catch (error) {
     if (error.name === "AbortError") {
@@ -38,12 +38,12 @@ function requestBody(messages) {
   return body;
 }
 
-async function stream(answer, body, signal, onChange) {
+async function stream(answer, body, session, signal, onChange) {
   const sent = performance.now();
   let first = null;
   const stats = { tokens: 0, rate: null, firstToken: null, reason: null };
   answer.stats = stats;
-  for await (const chunk of streamChat(body, signal)) {
+  for await (const chunk of streamChat(body, session, signal)) {
     const choice = chunk.choices[0];
     if (choice) {
       const delta = choice.delta ?? {};

@@ -29,11 +29,14 @@ export async function getText(path, signal) {
   return (await request(path, { signal })).text();
 }
 
-/** The chunks of a streamed chat completion. Raises ApiError; when `signal` aborts, an AbortError. */
-export async function* streamChat(body, signal) {
+/**
+ * The chunks of a streamed chat completion. `session`: a name of the conversation, by which a proxy can send all of it to the server that
+ * has its beginning in the prefix cache. Raises ApiError; when `signal` aborts, an AbortError.
+ */
+export async function* streamChat(body, session, signal) {
   const response = await request("v1/chat/completions", {
     method: "POST",
-    headers: { "content-type": "application/json" },
+    headers: { "content-type": "application/json", "x-session-id": session },
     body: JSON.stringify(body),
     signal,
   });

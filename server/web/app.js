@@ -143,6 +143,7 @@ function notice(words) {
   byId("notice").hidden = !words;
 }
 
+store.onOtherTabs((one) => one === chat.conversation, drawConversations);
 chat.open(null);
 showView(location.hash === "#status" ? "status" : "chat");
 greet();

@@ -152,7 +152,7 @@ export class Chat {
     };
     view.update(true);
     try {
-      await fill(answer, before, controller.signal, () => {
+      await fill(answer, before, conversation.id, controller.signal, () => {
         if (isDue) return;
         isDue = true;
         requestAnimationFrame(draw);

@@ -1,6 +1,6 @@
 // Conversations and settings, in the browser's localStorage. Nothing of them is kept on the server.
 
-const CONVERSATIONS = "octavo.conversations";
+const PREFIX = "octavo.conversation."; // and the id
 const SETTINGS = "octavo.settings";
 const MOST = 200; // conversations
 
@@ -24,31 +24,44 @@ export function saveSettings() {
   write(SETTINGS, settings);
 }
 
-/** Newest first. Each: { id, title, messages: [{ role, content, reasoning?, stats?, error? }] }. */
-export let conversations = read(CONVERSATIONS, []);
+/** The latest first. Each: { id, title, touched, messages: [{ role, content, reasoning?, stats?, error?, tokens? }] }. */
+export let conversations = stored();
 
 export function newConversation() {
-  const found = { id: crypto.randomUUID?.() ?? String(Math.random()).slice(2), title: "", messages: [] };
-  conversations.unshift(found);
-  return found;
+  const made = { id: crypto.randomUUID?.() ?? String(Math.random()).slice(2), title: "", touched: 0, messages: [] };
+  conversations.unshift(made);
+  return made;
 }
 
-/** Keeps what there is, the conversation that was touched last first. */
-export function save(touched) {
-  conversations = [touched, ...conversations.filter((one) => one !== touched)].slice(0, MOST);
-  persist();
+/** Keeps a conversation, which is now the latest. Each has an entry of its own: other tabs of the browser have theirs. */
+export function save(conversation) {
+  conversation.touched = Date.now();
+  conversations = [conversation, ...conversations.filter((one) => one !== conversation)];
+  conversations.slice(MOST).forEach(remove);
+  // Log probabilities are large, and for looking at once: they live as long as the tab.
+  const kept = { ...conversation, messages: conversation.messages.map((message) => ({ ...message, tokens: undefined })) };
+  while (!write(PREFIX + conversation.id, kept) && conversations.length > 1) remove(conversations.at(-1)); // full: the oldest go
 }
 
 export function remove(conversation) {
   conversations = conversations.filter((one) => one !== conversation);
-  persist();
+  localStorage.removeItem(PREFIX + conversation.id);
 }
 
-function persist() {
-  // Log probabilities are large, and for looking at once: they live as long as the tab.
-  const slim = (message) => ({ ...message, tokens: undefined });
-  const kept = conversations.filter((one) => one.messages.length).map((one) => ({ ...one, messages: one.messages.map(slim) }));
-  while (!write(CONVERSATIONS, kept) && kept.length > 1) kept.pop(); // full: the oldest go
+/** Calls back when another tab has kept or removed a conversation; the one that `isOpen` here stays as it is. */
+export function onOtherTabs(isOpen, callback) {
+  addEventListener("storage", (event) => {
+    if (event.key !== null && !event.key.startsWith(PREFIX)) return;
+    const mine = conversations.filter((one) => isOpen(one));
+    conversations = [...mine, ...stored().filter((one) => !mine.some((other) => other.id === one.id))];
+    callback();
+  });
+}
+
+function stored() {
+  const names = Object.keys(localStorage).filter((name) => name.startsWith(PREFIX));
+  const found = names.map((name) => read(name, null)).filter((one) => one?.messages?.length);
+  return found.sort((one, other) => other.touched - one.touched);
 }
 
 function read(name, otherwise) {

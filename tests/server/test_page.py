@@ -86,8 +86,10 @@ def test_a_message_is_answered_as_it_is_generated_and_the_conversation_is_kept(t
 
     tab.press("k", control=True)
     assert tab.run("document.querySelectorAll('.message').length") == 0
+    of_another_tab = json.dumps({"id": "1", "title": "Of another tab", "touched": 1, "messages": [{"role": "user", "content": "Hi"}]})
+    tab.run(f"localStorage.setItem('octavo.conversation.1', {json.dumps(of_another_tab)})")
     tab.send("Page.reload")
-    tab.wait_for("document.querySelector('.conversation')")
+    tab.wait_for("document.querySelectorAll('.conversation').length === 2")
     tab.click(".conversation")
     assert tab.text(".assistant .text") == answer
 
@@ -122,8 +124,8 @@ def test_a_message_can_be_edited_and_is_answered_anew(tab: Tab) -> None:
 @in_browser
 def test_what_a_model_writes_is_text_and_never_markup(tab: Tab) -> None:
     said = [{"role": "user", "content": _HOSTILE}, {"role": "assistant", "content": _HOSTILE, "reasoning": _HOSTILE}]
-    kept = json.dumps([{"id": "1", "title": _HOSTILE, "messages": said}])
-    tab.run(f"localStorage.setItem('octavo.conversations', {json.dumps(kept)})")
+    kept = json.dumps({"id": "1", "title": _HOSTILE, "touched": 1, "messages": said})
+    tab.run(f"localStorage.setItem('octavo.conversation.1', {json.dumps(kept)})")
     tab.send("Page.reload")
     tab.wait_for("document.querySelector('.conversation')")
     tab.click(".conversation")
