@@ -41,9 +41,9 @@ export class Chart {
     const context = this.canvas.getContext("2d");
     context.scale(scale, scale);
     const sums = this.samples.map((values) => values.reduce((sum, value) => sum + (value ?? 0), 0));
-    const top = this.most ?? niceCeiling(Math.max(...sums, 0));
+    const top = this.most ?? niceCeiling(sums.toSorted((one, other) => other - one)[1] ?? sums[0] ?? 0); // one spike flattens nothing
     const x = (place) => width - (this.samples.length - 1 - place) * (width / (LENGTH - 1));
-    const y = (value) => height - 1 - (value / top) * (height - 16);
+    const y = (value) => height - 1 - Math.min(1, value / top) * (height - 16);
     this.drawScale(context, width, y, top);
     let floor = this.samples.map(() => 0);
     for (const [index, [, colour]] of this.series.entries()) {

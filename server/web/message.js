@@ -126,7 +126,7 @@ export class MessageView {
   }
 }
 
-const REASONS = { length: "cut at max_tokens", stopped: "stopped", content_filter: "filtered", tool_calls: "called a tool" };
+const REASONS = { length: "cut at the limit", stopped: "stopped", content_filter: "filtered", tool_calls: "called a tool" };
 
 /** An answer's numbers in one line: tokens, speed, time to first token, and how it ended where that is not as usual. */
 export function describe(stats) {
