@@ -38,7 +38,7 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
         client.models.retrieve("gpt-5")
 
 
-@pytest.mark.parametrize("path", ["/v1/nothing", "/", "/v1/chat/completions/"])
+@pytest.mark.parametrize("path", ["/v1/nothing", "/index.html", "/v1/chat/completions/"])
 def test_an_unknown_route_is_a_404(http: httpx.Client, path: str) -> None:
     assert _error(http.get(path), 404)["code"] == "unknown_url"
 
