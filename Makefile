@@ -4,7 +4,7 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: serve chat test test-slow simulate lint format types bench fuzz check-clients clean
+.PHONY: serve chat test test-slow simulate lint format types bench bench-check bench-record figures fuzz check-clients clean
 
 serve: $(VENV)/.installed
 	@$(BIN)/octavo serve $(ARGS)
@@ -36,6 +36,16 @@ format: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m loadtest.bench $(ARGS)
+
+bench-check: $(VENV)/.installed
+	$(BIN)/python -m loadtest.bench_check $(ARGS)
+
+bench-record: $(VENV)/.installed
+	$(BIN)/python -m loadtest.bench_check --record $(ARGS)
+
+figures: $(VENV)/.installed
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[figures]'
+	$(BIN)/python -m loadtest.report
 
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m loadtest.schemathesis_run $(ARGS)

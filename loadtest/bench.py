@@ -2,21 +2,22 @@
 
 In-process: `LLM.generate` on that many different prompts of about 40 tokens, 64 new tokens each; prefill is one prompt of 512 tokens
 that no cache knows. Over HTTP: the same work as streaming chat completions against `octavo serve`, read by a client that does next to
-nothing, so that it takes little of the machine that it measures. Each figure is the median of the repeats; the two ways take turns.
-Memory is the resident set of the engine process, less that of a process which has only imported PyTorch.
+nothing, so that it takes little of the machine that it measures; beside it the time to the first token, at the median of the streams, and
+the API process's processor time for a token. Each figure is the median of the repeats; the two ways take turns. Memory is the resident set
+of the engine process, less that of a process which has only imported PyTorch.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import statistics
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -25,11 +26,12 @@ from rich.table import Table
 
 from engine.llm import LLM
 from engine.sampling_params import SamplingParams
+from loadtest.servers import PORT, cpu_seconds, engine_of, octavo, running
 
 NEW_TOKENS = 64
 PREFILL_TOKENS = 512
-PORT = 8655
-START_SECONDS = 120.0
+READY = f"http://127.0.0.1:{PORT}/ready"
+Figures = dict[str, dict[str, list[float]]]  # a row of the table, its columns, one value a repeat
 
 
 def main() -> None:
@@ -39,41 +41,63 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--no-http", action="store_true", help="in-process only")
     parser.add_argument("--deterministic", action="store_true", help="with this setting of the engine: what it costs on CUDA")
+    parser.add_argument("--json", type=Path, help="write the medians there too")
     args = parser.parse_args()
-    figures: dict[str, dict[str, list[float]]] = {"in-process": {}, "over HTTP": {}}
+    figures = {row: columns for row, columns in run_bench(args).items() if columns}
+    medians = {row: {column: statistics.median(values) for column, values in columns.items()} for row, columns in figures.items()}
+    print_table(medians)
+    if args.json:
+        args.json.write_text(json.dumps(medians, indent=1) + "\n")
+
+
+def run_bench(args: argparse.Namespace) -> Figures:
+    figures: Figures = {IN_PROCESS: {}, HTTP: {}, FIRST_TOKEN: {}, API_TIME: {}, SERVER: {}}
     llm = LLM(model=args.model, max_num_seqs=max(args.sequences), deterministic=args.deterministic)
     generate(llm, 1, "warm up")
     if args.no_http:
-        del figures["over HTTP"]
         measure(llm, None, args, figures)
-    else:
-        with server(args.model, max(args.sequences), args.deterministic) as (process, start_seconds):
-            run_streams(1, "warm up")
-            measure(llm, process, args, figures)
-            engine = next(child for child in process.children() if child.cmdline()[0].startswith("octavo: engine"))
-            memory = engine.memory_info().rss - imported_torch_bytes()
-        Console().print(f"start to ready {start_seconds:.2f} s; memory beyond PyTorch's {memory / 2**20:.0f} MiB")
-    print_table(figures)
+        return figures
+    command = octavo(args.model, max(args.sequences), others=["--deterministic"] if args.deterministic else [])
+    for repeat in range(args.repeats):
+        with running(command, READY) as (process, start_seconds):
+            figures[SERVER].setdefault("start to ready, s", []).append(start_seconds)
+            if repeat == args.repeats - 1:
+                run_streams(1, "warm up")
+                measure(llm, process, args, figures)
+                memory = engine_of(process).memory_info().rss - imported_torch_bytes()
+                figures[SERVER]["memory beyond PyTorch's, MiB"] = [memory / 2**20]
+    return figures
 
 
-def measure(llm: LLM, process: psutil.Process | None, args: argparse.Namespace, figures: dict[str, dict[str, list[float]]]) -> None:
+IN_PROCESS, HTTP = "in-process, tokens/s", "over HTTP, tokens/s"
+FIRST_TOKEN, API_TIME, SERVER = "first token, ms", "API process, us/token", "server"
+
+
+def measure(llm: LLM, process: psutil.Process | None, args: argparse.Namespace, figures: Figures) -> None:
     for repeat in range(args.repeats):
         for count in args.sequences:
-            name = f"{count} seq" if count == 1 else str(count)
-            add(figures["in-process"], name, count * NEW_TOKENS, lambda: generate(llm, count, f"{repeat}"))  # noqa: B023
-            if process is not None:
-                ttft: list[float] = []
-                add(figures["over HTTP"], name, count * NEW_TOKENS, lambda: ttft.extend(run_streams(count, f"{repeat}")))  # noqa: B023
-                figures["over HTTP"].setdefault(f"TTFT {count}, ms", []).append(1000 * statistics.median(ttft))
+            column, salt = str(count), str(repeat)
+            seconds = seconds_of(generate, llm, count, salt)
+            figures[IN_PROCESS].setdefault(column, []).append(count * NEW_TOKENS / seconds)
+            if process is None:
+                continue
+            before = cpu_seconds(process.pid)
+            started = time.perf_counter()
+            first_tokens = run_streams(count, salt)
+            seconds = time.perf_counter() - started
+            used = cpu_seconds(process.pid) - before
+            figures[HTTP].setdefault(column, []).append(count * NEW_TOKENS / seconds)
+            figures[FIRST_TOKEN].setdefault(column, []).append(1e3 * statistics.median(first_tokens))
+            figures[API_TIME].setdefault(column, []).append(1e6 * used / (count * NEW_TOKENS))
         prompt = [(repeat * 7919 + i * 31) % 40_000 + 100 for i in range(PREFILL_TOKENS)]
-        prefill = SamplingParams(temperature=0, max_tokens=1)
-        add(figures["in-process"], "prefill 512", PREFILL_TOKENS, lambda: llm.generate(prompt, prefill, use_tqdm=False))  # noqa: B023
+        seconds = seconds_of(llm.generate, prompt, SamplingParams(temperature=0, max_tokens=1), False)
+        figures[IN_PROCESS].setdefault(f"prefill {PREFILL_TOKENS}", []).append(PREFILL_TOKENS / seconds)
 
 
-def add(figures: dict[str, list[float]], name: str, num_tokens: int, work: Callable[[], object]) -> None:
+def seconds_of(work: Callable[..., object], *arguments: object) -> float:
     started = time.perf_counter()
-    work()
-    figures.setdefault(name, []).append(num_tokens / (time.perf_counter() - started))
+    work(*arguments)
+    return time.perf_counter() - started
 
 
 def prompt_of(i: int, salt: str) -> str:
@@ -83,28 +107,6 @@ def prompt_of(i: int, salt: str) -> str:
 def generate(llm: LLM, count: int, salt: str) -> None:
     params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True)
     llm.chat([[{"role": "user", "content": prompt_of(i, salt)}] for i in range(count)], params, use_tqdm=False)
-
-
-@contextmanager
-def server(model: str | None, max_num_seqs: int, deterministic: bool) -> Iterator[tuple[psutil.Process, float]]:
-    command = [sys.executable, "-m", "server.cli", "serve", *([model] if model else [])]
-    command += ["--port", str(PORT), "--max-num-seqs", str(max_num_seqs), "--log-level", "warning"]
-    command += ["--deterministic"] if deterministic else []
-    started = time.perf_counter()
-    process = subprocess.Popen(command)
-    try:
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{PORT}/ready").close()
-                break
-            except OSError:
-                if process.poll() is not None or time.perf_counter() - started > START_SECONDS:
-                    raise SystemExit("the server did not start") from None
-                time.sleep(0.01)
-        yield psutil.Process(process.pid), time.perf_counter() - started
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def run_streams(count: int, salt: str) -> list[float]:
@@ -142,15 +144,19 @@ def imported_torch_bytes() -> int:
     return int(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout)
 
 
-def print_table(figures: dict[str, dict[str, list[float]]]) -> None:
-    columns = list(dict.fromkeys(name for row in figures.values() for name in row))
-    table = Table(title=f"tokens per second, {NEW_TOKENS} new tokens a sequence (median)")
+def print_table(medians: dict[str, dict[str, float]]) -> None:
+    columns = list(dict.fromkeys(column for row in medians.values() for column in row))
+    table = Table(title=f"{NEW_TOKENS} new tokens for each of so many sequences; medians")
     table.add_column("")
     for column in columns:
         table.add_column(column, justify="right")
-    for name, row in figures.items():
-        table.add_row(name, *(f"{statistics.median(row[column]):.0f}" if column in row else "" for column in columns))
+    for name, row in medians.items():
+        table.add_row(name, *(_cell(row.get(column)) for column in columns))
     Console(width=160).print(table)
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
 if __name__ == "__main__":
