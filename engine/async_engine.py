@@ -174,11 +174,16 @@ class AsyncLLMEngine:
         return stream
 
     async def call(self, method: str) -> Any:
-        """Run a utility of EngineCore between two steps. Raises OctavoError with its message when it fails."""
+        """Run a utility of EngineCore between two steps. Raises OctavoError with its message when it fails.
+
+        EngineDeadError: there is no engine at the moment, as it is being started.
+        """
         call_id = next(self._call_ids)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
-        self._process.send(Call(call_id, method))
+        if not self._process.send(Call(call_id, method)):
+            del self._calls[call_id]
+            raise EngineDeadError("the engine is being started: try again")
         return await future
 
     async def check(self) -> None:

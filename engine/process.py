@@ -66,9 +66,17 @@ class EngineProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, message: ToEngine) -> None:
-        """Queue a message. Never blocks: the queue has no bound of its own, as requests are bounded before they come here."""
-        self._requests.send(self._encoder.encode(message))
+    def send(self, message: ToEngine) -> bool:
+        """Queue a message; False: there is nobody to take it, because the engine has died, or has not come up yet.
+
+        Never blocks: the queue has no bound of its own, as requests are bounded before they come here. Without NOBLOCK, what is sent
+        between an engine's death and the moment that it is noticed would wait for another engine on this socket for ever.
+        """
+        try:
+            self._requests.send(self._encoder.encode(message), zmq.NOBLOCK)
+        except zmq.ZMQError:  # Again without a peer, or a socket that `stop` has closed
+            return False
+        return True
 
     async def messages(self) -> AsyncIterator[FromEngine]:
         """Everything that the engine says, until it has ended and all has been read."""
@@ -105,9 +113,8 @@ class EngineProcess:
     def stop(self, patience: float = 2.0) -> None:
         """End the process, by force if it does not leave by itself within `patience` seconds, and close the sockets."""
         if self._process.poll() is None:
-            self.send(Shutdown())
             try:
-                self._process.wait(patience)
+                self._process.wait(patience if self.send(Shutdown()) else 0)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

@@ -18,7 +18,7 @@ from engine_streams import SETTINGS, read, settled, submit
 
 from engine.async_engine import AsyncLLMEngine
 from engine.config import EngineConfig
-from engine.errors import RequestFailedError
+from engine.errors import EngineDeadError, RequestFailedError
 from engine.request_stream import RequestStream
 
 
@@ -51,6 +51,22 @@ async def test_streams_go_on_without_a_gap_or_a_repeat_when_the_engine_is_killed
 
     assert await asyncio.gather(*(read_and_kill(i) for i in range(len(ducks)))) == expected
     assert engine.num_restarts == 2
+    await settled(engine)
+
+
+@pytest.mark.timeout(90)
+async def test_what_is_sent_to_a_dead_engine_before_its_death_is_noticed_blocks_nobody(engine: AsyncLLMEngine) -> None:
+    expected = await read(submit(engine, "undisturbed"))
+    leaving = submit(engine, "leaving")
+    os.kill(engine._process.pid, signal.SIGKILL)
+    # Keeps the event loop from noticing, while the sockets lose their peer.
+    time.sleep(0.5)  # noqa: ASYNC251
+    late = submit(engine, "late")
+    await leaving.aclose()
+    with pytest.raises(EngineDeadError, match="being started"):
+        await engine.check()
+    assert await read(late) == expected
+    assert engine.num_restarts == 1
     await settled(engine)
 
 
