@@ -22,7 +22,7 @@ from server.record import BATCH_OWNER, RequestRecord, new_record
 from server.routes import admin, debug, page
 
 # A browser sends no key before a page has asked for one, and the page's files hold no secrets.
-_OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"}) | page.PATHS
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"}) | page.PATHS
 
 Observer: TypeAlias = Callable[[RequestRecord, float], None]
 
@@ -75,7 +75,7 @@ class RequestMiddleware:
 
     def _let_in(self, scope: Scope, record: RequestRecord) -> None:
         """Raises ApiError 401 for a key that is missing or wrong, 403 for one that may not do this, and 429 for one request too many."""
-        if scope["path"] in _OPEN_PATHS or scope["method"] == "OPTIONS":
+        if scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS":
             return
         if scope["path"] in admin.PATHS:
             if not self.keys.knows_admins:

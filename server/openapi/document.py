@@ -9,10 +9,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from starlette.routing import BaseRoute
 
+from server.middleware import OPEN_PATHS
 from server.openapi.bounds import Schema, bounded
 from server.openapi.messages_answers import AnthropicError
 from server.openapi.openai_answers import Error
-from server.openapi.operations import MEDIA_TYPES, OPEN_PATHS, OPERATIONS, Operation, parameters_of
+from server.openapi.operations import MEDIA_TYPES, OPERATIONS, Operation, parameters_of
 from server.protocol.body import or_null
 from server.protocol.fate import Fate, Parameter
 from server.protocol.structure import StructuredOutputsBody
@@ -30,7 +31,9 @@ _ERRORS = {
     429: "Too much to do, or beyond a limit per minute. `Retry-After` says when to try again.",
     500: "An error of the server. The log has its cause under the id that the message names.",
     503: "The server starts, sleeps or stops.",
+    507: "There is no room for the file.",
 }
+_OF_FILES = {409, 507}  # errors that only endpoints of files and batches have
 # Anthropic's statuses for the same.
 _ANTHROPIC_STATUSES = {408: 504, 503: 529}
 _DESCRIPTION = (
@@ -131,6 +134,8 @@ def _describe(described: dict[str, Any], name: str, path: str, references: dict[
     if path in admin.PATHS:
         described["security"] = [{"bearer": []}, {"apiKey": []}]
     for status in _ERRORS:
+        if status in _OF_FILES and not path.startswith(("/v1/files", "/v1/batches")):
+            continue
         if path.startswith("/v1/messages"):
             answers[str(_ANTHROPIC_STATUSES.get(status, status))] = {"$ref": f"#/components/responses/Anthropic{status}"}
         else:

@@ -59,8 +59,6 @@ OPERATIONS: dict[str, Operation] = {
 
 # Answers that are no JSON.
 MEDIA_TYPES = {"GET /v1/files/{file_id}/content": "application/octet-stream", "GET /metrics": "text/plain"}
-# Nobody needs a key for these; those of operators need one of an admin.
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version"})
 
 
 def parameters_of(name: str) -> dict[str, Parameter]:
