@@ -46,8 +46,10 @@ export async function* streamChat(body, session, signal) {
     if (chunk.error) throw new ApiError(chunk.error.code ?? 500, chunk.error.message, chunk.error.code);
     yield chunk;
   }
-  throw new ApiError(0, "The connection broke off before the answer was complete.");
+  throw brokenOff();
 }
+
+const brokenOff = () => new ApiError(0, "The connection broke off before the answer was complete.");
 
 async function request(path, options) {
   const headers = { ...options.headers };
@@ -95,6 +97,8 @@ async function* events(stream) {
         if (lines.length) yield lines.map((line) => line.slice(5).trimStart()).join("\n");
       }
     }
+  } catch (error) {
+    throw error.name === "AbortError" ? error : brokenOff();
   } finally {
     reader.cancel().catch(() => {});
   }

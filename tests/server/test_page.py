@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from browser import CHROMIUM, Browser, Tab, running_browser
+from door import door, free_port
 from live_server import Guarded, RunningServer
 
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
@@ -194,6 +195,24 @@ def test_the_status_shows_the_pool_of_blocks_and_every_request(tab: Tab) -> None
         body: JSON.stringify({ prompt: 'Once', max_tokens: 600, ignore_eos: true }) }) && true""")
     row = tab.wait_for("[...document.querySelectorAll('.status tbody tr')].map((one) => one.innerText).find((one) => one.includes('600'))")
     assert "decode" in row or "prefill" in row
+
+
+@in_browser
+def test_a_server_that_goes_away_is_told_in_words_and_its_return_is_noticed(browser: Browser, server: RunningServer) -> None:
+    port = free_port()
+    with browser.tab() as tab:
+        with door(port, server.url):
+            tab.open(f"http://127.0.0.1:{port}/")
+            tab.wait_for("document.querySelector('#model').textContent")
+            tab.type("Write a very long story about a lighthouse, with many chapters.")
+            tab.press("Enter")
+            tab.wait_for("document.querySelector('.assistant .text')?.innerText.length > 20")
+        assert "broke off" in tab.wait_for("document.querySelector('.failure')?.innerText")
+        tab.click("#tab-status")
+        assert "does not answer" in tab.wait_for("document.querySelector('.status .notice').innerText")
+        with door(port, server.url):
+            tab.wait_for("document.querySelector('.status .notice').hidden")
+            assert "ready" in tab.text(".tiles")
 
 
 @in_browser

@@ -6,15 +6,14 @@ import os
 import pty
 import re
 import select
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
+from door import door, free_port
 from live_server import Guarded, RunningServer
 
 from engine.snapshot import SequenceView
@@ -63,50 +62,15 @@ def _terminal(*arguments: str) -> Iterator[Terminal]:
         terminal.close()
 
 
-@contextmanager
-def _door(port: int, target: str) -> Iterator[None]:
-    """A port that leads to the server while the block runs."""
-    host, target_port = target.removeprefix("http://").split(":")
-    stopping = threading.Event()
-
-    def carry(client: socket.socket) -> None:
-        with client, socket.create_connection((host, int(target_port))) as server:
-            while not stopping.is_set():
-                for ready in select.select([client, server], [], [], 0.1)[0]:
-                    data = ready.recv(1 << 16)
-                    if not data:
-                        return
-                    (server if ready is client else client).sendall(data)
-
-    def accept() -> None:
-        while not stopping.is_set():
-            if select.select([listener], [], [], 0.1)[0]:
-                threading.Thread(target=carry, args=(listener.accept()[0],)).start()
-
-    with socket.create_server(("127.0.0.1", port)) as listener:
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopping.set()
-            thread.join()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
-
-
 def test_a_server_that_goes_away_is_waited_for_and_q_quits(server: RunningServer) -> None:
-    port = _free_port()
+    port = free_port()
     with _terminal(f"127.0.0.1:{port}", "--interval", "0.5") as terminal:
         terminal.wait_for("no server answers")
-        with _door(port, server.url):
+        with door(port, server.url):
             terminal.wait_for("SmolLM2-135M-Instruct  ready")
             terminal.wait_for("KV blocks")
         terminal.wait_for("trying again: no server answers")
-        with _door(port, server.url):
+        with door(port, server.url):
             terminal.wait_for("SmolLM2-135M-Instruct  ready")
             terminal.press("q")
             assert terminal.process.wait(5) == 0
@@ -130,7 +94,7 @@ def test_one_picture_shows_a_running_request_with_its_speed_and_fits_the_termina
 
 def test_no_server_and_a_key_that_is_no_admins_are_told_in_one_sentence(guarded: Guarded) -> None:
     for arguments, said in (
-        ([f"http://127.0.0.1:{_free_port()}"], "no server answers"),
+        ([f"http://127.0.0.1:{free_port()}"], "no server answers"),
         ([guarded.url.replace("0.0.0.0", "127.0.0.1"), "--api-key", guarded.keys["front"]], "admin's key"),
     ):
         done = subprocess.run([*_TOP, *arguments, "--once"], capture_output=True, text=True, timeout=30, check=False)
