@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any, Literal
 
 import msgspec
@@ -125,10 +126,11 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         _check(all(self.bad_words_token_ids), "bad_words_token_ids", "must not contain an empty sequence", self.bad_words_token_ids)
 
     def _check_structured_outputs(self) -> None:
-        """It is the grammar that says where the answer may end."""
+        """It is the grammar that says where the answer may end. Requests over HTTP say by other names that they want one."""
         if self.structured_outputs is not None:
-            for name in ("min_tokens", "ignore_eos"):
-                _check(not getattr(self, name), name, "must be left out with structured_outputs", getattr(self, name))
+            for name in ("min_tokens", "ignore_eos", "use_beam_search"):
+                rule = "must be left out with structured_outputs, response_format, and tools that must be called or are strict"
+                _check(not getattr(self, name), name, rule, getattr(self, name))
 
     def _check_beam_search(self) -> None:
         if self.use_beam_search:
@@ -156,7 +158,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
 def _check(holds: bool, param: str, rule: str, value: object) -> None:
     if not holds:
-        raise InvalidRequestError(f"{param} {rule}, but is {value!r}", param=param)
+        raise InvalidRequestError(f"{param} {rule}, but is {reprlib.repr(value)}", param=param)
 
 
 _DEFAULTS = SamplingParams()
@@ -171,5 +173,4 @@ _CHANGING_PROBABILITIES = (
     "logits_processors",
     "named_logits_processors",
     "repetition_detection",
-    "structured_outputs",
 )

@@ -174,7 +174,7 @@ def test_parsers_of_sampling_settings_keep_a_constraint_that_crosses_to_the_engi
         (lambda: StructuralTag(tags=(COLOUR_TAG,), triggers=("<x>",)), "structured_outputs"),
         (lambda: msgspec.structs.replace(constrained(regex="a"), min_tokens=1), "min_tokens"),
         (lambda: msgspec.structs.replace(constrained(regex="a"), ignore_eos=True), "ignore_eos"),
-        (lambda: SamplingParams(n=2, use_beam_search=True, structured_outputs=StructuredOutputs(regex="a")), "structured_outputs"),
+        (lambda: SamplingParams(n=2, use_beam_search=True, structured_outputs=StructuredOutputs(regex="a")), "use_beam_search"),
     ],
 )
 def test_contradictions_are_refused_by_name(params: Any, param: str) -> None:

@@ -95,3 +95,9 @@ def test_a_prompt_that_fills_the_context_can_be_scored_but_not_continued() -> No
     for params in (SamplingParams(max_tokens=1), SamplingParams(max_tokens=2, prompt_logprobs=0), SamplingParams(prompt_logprobs=0)):
         with pytest.raises(InvalidRequestError):
             build([5] * 20, params)
+
+
+def test_a_refusal_does_not_repeat_all_of_a_long_value() -> None:
+    with pytest.raises(InvalidRequestError, match="bad_words must not contain an empty text") as refusal:
+        SamplingParams(bad_words=("", *["x" * 1000] * 200))
+    assert len(str(refusal.value)) < 500

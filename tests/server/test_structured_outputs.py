@@ -104,6 +104,7 @@ def test_each_kind_of_constraint_holds_on_both_endpoints(http: httpx.Client, end
         ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", None, "JSON"),
         ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs", None, "response_format"),
         ({"structured_outputs": {"regex": "a"}, "min_tokens": 2}, "min_tokens", None, "structured_outputs"),
+        ({"response_format": {"type": "json_object"}, "use_beam_search": True}, "use_beam_search", None, "response_format"),
         ({"response_format": {"type": "xml"}}, "response_format.type", None, "json_schema"),
         ({"response_format": {"type": "json_schema"}}, "response_format", None, "json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "response_format.json_schema.name", None, "required"),
