@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from crowding import patience
 
 from engine import chat_template as module
 from engine import template_bounds
@@ -181,7 +182,8 @@ def test_a_template_that_takes_all_time_or_memory_is_given_up(monkeypatch: pytes
     began = time.monotonic()
     with pytest.raises(InvalidRequestError):
         _render(source, {"role": "user", "content": "Hi"})
-    assert time.monotonic() - began < 1
+    took = time.monotonic() - began
+    assert took < patience(1)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from server import cli
+
 
 def _octavo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "server.cli", *arguments], capture_output=True, text=True, timeout=60, check=False)
@@ -54,8 +56,6 @@ def test_help_lists_every_setting_as_a_flag() -> None:
         ("serve", "--block-size", "17"),
         ("serve", "--config", "/nonexistent.yaml"),
         ("serve", "--port", "0", "/nonexistent/model.gguf"),
-        ("serve", "--port", "0", "--chat-template", "/nonexistent.jinja"),
-        ("serve", "--port", "0", "--chat-template", "{% if %}"),
         ("serve", "--host", "256.1.1.1"),
         ("serve", "one", "--model", "two"),
         ("serve", ""),
@@ -66,8 +66,19 @@ def test_help_lists_every_setting_as_a_flag() -> None:
     ],
     ids=" ".join,
 )
-def test_what_a_user_can_mend_ends_with_status_2_and_one_sentence(arguments: tuple[str, ...]) -> None:
-    _assert_one_sentence(_octavo(*arguments), 2)
+def test_what_a_user_can_mend_ends_with_status_2_and_one_sentence(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["octavo", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capfd.readouterr()
+    _assert_one_sentence(subprocess.CompletedProcess(arguments, int(ended.value.code or 0), said.out, said.err), 2)
+
+
+@pytest.mark.parametrize("template", ["/nonexistent.jinja", "{% if %}"])
+def test_so_does_what_is_found_when_the_engine_has_been_started(template: str) -> None:
+    _assert_one_sentence(_octavo("serve", "--port", "0", "--chat-template", template), 2)
 
 
 def test_a_taken_port_has_a_status_of_its_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 BOOKING = {"type": "json_schema", "json_schema": {"name": "booking", "schema": SCHEMA, "strict": True}}
-FACES = {"regex": "(😀|🎉|🚀){30,60}"}
 TOOL = {"type": "function", "function": {"name": "book_a_table", "parameters": SCHEMA}}
 
 
@@ -138,12 +138,29 @@ async def _check(server: RunningServer, requests: dict[str, Request], kills: int
     assert server.metric('octavo_kv_blocks{state="referenced"}') == 0
 
 
-def test_a_kill_in_the_middle_of_everything_changes_no_answer(tmp_path: Path) -> None:
-    with running_server(tmp_path) as server:
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server whose engine these tests kill."""
+    with running_server(tmp_path_factory.mktemp("mortal")) as server:
         server.wait_until_ready()
-        requests = asyncio.run(requests_of_every_kind(server.url, 24))
-        asyncio.run(_check(server, requests, kills=1))
-        assert server.metric("octavo_engine_restarts_total") == 1
+        yield server
+
+
+def test_a_kill_in_the_middle_of_everything_changes_no_answer(mortal: RunningServer) -> None:
+    before = mortal.metric("octavo_engine_restarts_total")
+    requests = asyncio.run(requests_of_every_kind(mortal.url, 24))
+    asyncio.run(_check(mortal, requests, kills=1))
+    assert mortal.metric("octavo_engine_restarts_total") == before + 1
+
+
+def test_requests_that_come_while_a_dead_engine_is_replaced_are_held_until_it_serves(mortal: RunningServer) -> None:
+    (engine,) = psutil.Process(mortal.process.pid).children()
+    engine.kill()
+    mortal._wait(lambda: not mortal.is_ready(), 10)
+    body = {"prompt": "Once upon a time", "max_tokens": 5, "ignore_eos": True}
+    answer = httpx.post(f"{mortal.url}{COMPLETIONS}", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == 5
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def test_one_users_single_request_is_not_behind_all_of_anothers(tmp_path: Path) 
             httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).raise_for_status()
             finished.append(user)
 
-        clients = [threading.Thread(target=ask, args=("many", 40)) for _ in range(12)]
+        clients = [threading.Thread(target=ask, args=("many", 24)) for _ in range(12)]
         for client in clients:
             client.start()
         server._wait(lambda: server.metric("octavo_sequences_waiting") >= 6, 10)

@@ -13,6 +13,7 @@ import httpx
 import jsonschema
 import openai
 import pytest
+from crowding import patience
 from pydantic import BaseModel, Field
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -169,7 +170,8 @@ def test_a_hostile_constraint_is_refused_within_a_second(http: httpx.Client, nam
     started = time.monotonic()
     response = ask(http, structured_outputs=HOSTILE[name], max_tokens=4)
     assert response.status_code == 400, response.text
-    assert time.monotonic() - started < 5.0  # a second of one core's time, on a machine that does other things too
+    took = time.monotonic() - started
+    assert took < patience(1)
 
 
 def test_streams_go_on_while_hostile_constraints_are_refused(http: httpx.Client, client: openai.OpenAI) -> None:

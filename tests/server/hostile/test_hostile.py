@@ -17,6 +17,7 @@ import httpx
 import parameter_attacks
 import pytest
 from corpus import HELLO, Attack
+from crowding import patience
 from live_server import RunningServer
 
 CATEGORIES: dict[str, Callable[[], list[Attack]]] = {
@@ -67,7 +68,7 @@ def test_hostile_requests_are_refused_at_once_and_disturb_nobody(server: Running
         with _a_stream_beside(server) as gaps:
             wrong += _attack(server, attacks)
     assert not wrong, "\n".join(wrong)
-    assert max(gaps) <= LONGEST_GAP
+    assert max(gaps) <= patience(LONGEST_GAP)
     assert server.is_ready()
     assert "Traceback" not in server.log
 
@@ -83,7 +84,7 @@ def _attack(server: RunningServer, attacks: list[Attack]) -> list[str]:
             began = time.monotonic()
             _send(server, attack)
             took = time.monotonic() - began
-            problem = problem or (f"took {took:.2f} s" if took > LONGEST else None)
+            problem = problem or (f"took {took:.2f} s" if took > patience(LONGEST) else None)
         if problem is not None:
             wrong.append(f"{attack.name}: {problem}")
     return wrong
@@ -98,7 +99,8 @@ def test_template_variables_change_a_prompt_or_are_refused_and_reach_no_further(
         body = {"messages": HELLO, "chat_template_kwargs": {name: value}, "return_token_strs": True}
         answer = httpx.post(f"{server.url}/tokenize", json=body)
         assert answer.status_code in (200, 400)
-        assert answer.elapsed.total_seconds() < LONGEST
+        took = answer.elapsed.total_seconds()
+        assert took < LONGEST or took < patience(LONGEST)
         assert "49" not in "".join(answer.json().get("token_strs", ()))
 
 
