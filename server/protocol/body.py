@@ -128,10 +128,13 @@ def _as_api_error(error: ValidationError, body: dict[str, Any]) -> ApiError:
     paths = [_path(detail, body) for detail in details]
     # The arms of a union each have their say about the same value; the one that got further into it was meant.
     param = max((path for path in paths if (path + ".").startswith(paths[0] + ".")), key=lambda path: path.count("."), default=paths[0])
-    reasons = dict.fromkeys(_reason(detail) for detail, path in zip(details, paths, strict=True) if path == param)
+    there = [detail for detail, path in zip(details, paths, strict=True) if path == param]
+    reasons = "; or ".join(dict.fromkeys(map(_reason, there)))
     if not param:
-        return ApiError(400, "; or ".join(reasons))
-    return ApiError(400, f"{param}: {'; or '.join(reasons)}", param=param)
+        return ApiError(400, reasons)
+    # What is known at OpenAI or Anthropic, such as images, and not here.
+    code = "unsupported_parameter" if any(detail["type"].startswith("unsupported_") for detail in there) else None
+    return ApiError(400, f"{param}: {reasons}", param=param, code=code)
 
 
 def _reason(detail: ErrorDetails) -> str:

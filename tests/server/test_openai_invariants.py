@@ -148,6 +148,27 @@ class TestEnds:
         assert refused.status_code == 400
         assert (refused.json()["error"]["code"], refused.json()["error"]["param"]) == ("unsupported_parameter", "suffix")
 
+    @pytest.mark.parametrize(
+        ("path", "body", "param"),
+        [
+            (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages.0.content.0"),
+            (CHAT, {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, "messages.0.content.0"),
+            ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input.0.content.0"),
+            ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, "tools.0"),
+            ("/v1/responses", {"input": [{"type": "computer_call", "call_id": "x"}]}, "input.0"),
+            ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages.0.content.0"),
+        ],
+        ids=["image", "audio", "input_image", "web_search", "computer", "anthropic"],
+    )
+    def test_what_the_model_cannot_see_or_hear_is_refused_as_unsupported(
+        self, http: httpx.Client, path: str, body: dict[str, Any], param: str
+    ) -> None:
+        refused = http.post(path, json={**body, **({} if path == "/v1/responses" else {"max_tokens": 1})})
+        error = refused.json()["error"]
+        assert refused.status_code == 400
+        assert error.get("code", error.get("details", {}).get("error_code")) == "unsupported_parameter"
+        assert error["message"].startswith(param)
+
     def test_a_client_that_leaves_before_its_stream_begins_stops_the_work(self, server: RunningServer) -> None:
         server.wait_until_idle(10)
         before = server.metric("octavo_generation_tokens_total")
