@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
+
 from loadtest.client import ask, connection, receive, send
 from loadtest.nginx import nginx
 from loadtest.prometheus import Prometheus, prometheus
@@ -36,14 +38,13 @@ def queries(dashboard: dict[str, Any]) -> list[tuple[str, str]]:
     return [(title, expr.replace("$instance", ".*").replace("$__rate_interval", "30s")) for title, expr in found]
 
 
-async def load(url: str, keys: list[str], seconds: float) -> None:
+async def load(url: str, keys: list[str], is_over: asyncio.Event) -> None:
     """Clients that ask again and again what they asked before, leave early, and now and then ask for what is refused."""
-    end = time.monotonic() + seconds
 
     async def client(number: int) -> None:
         rng = random.Random(number)
         headers = {"Authorization": f"Bearer {keys[number % len(keys)]}", "X-Session-ID": str(number)}
-        while time.monotonic() < end:
+        while not is_over.is_set():
             prompt = f"{number}: " + "The quick brown fox jumps over the lazy dog. " * rng.randrange(4, 12)
             body = {"prompt": prompt, "max_tokens": rng.randrange(60, 120), "stream": True, "ignore_eos": rng.random() < 0.7}
             if rng.random() < 0.1:
@@ -60,6 +61,9 @@ async def load(url: str, keys: list[str], seconds: float) -> None:
 
 
 def check(verdict: Verdict, seen: Prometheus) -> None:
+    deadline = time.monotonic() + 20
+    while any(rule["health"] == "unknown" for rule in seen.rules()) and time.monotonic() < deadline:
+        time.sleep(0.5)
     dashboard = json.loads(DASHBOARD.read_text())
     asked = queries(dashboard)
     empty = [f"{title}: {expr}" for title, expr in asked if not _has_data(seen, expr)]
@@ -67,6 +71,8 @@ def check(verdict: Verdict, seen: Prometheus) -> None:
     for line in empty:
         verdict.note("", line)
     verdict.note("queries of the dashboard", len(asked))
+    still = [title for title, expr in asked if all(float(series["value"][1]) == 0 for series in seen.query(expr))]
+    verdict.note("of them, only 0", f"{len(still)}: {', '.join(dict.fromkeys(still))}")
     servers = seen.label_values("octavo_sequences_running", "instance")
     verdict.check("servers to choose from", len(servers), "2", len(servers) == 2)
     rules = seen.rules()
@@ -89,7 +95,7 @@ def _has_data(seen: Prometheus, expression: str) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of load")
+    parser.add_argument("--seconds", type=float, default=24.0, help="of load before Prometheus is asked")
     args = parser.parse_args()
     verdict = Verdict(f"the dashboard after {args.seconds:g} s of load")
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as at_end:
@@ -104,11 +110,21 @@ def main() -> None:
             server.wait_until_ready()
         seen = at_end.enter_context(prometheus(directory, [urlsplit(server.url).netloc for server in servers]))
         url = at_end.enter_context(nginx(directory, (servers[0].url, servers[1].url)))
-        asyncio.run(load(url, keys, args.seconds))
-        deadline = time.monotonic() + 20
-        while any(rule["health"] == "unknown" for rule in seen.rules()) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        check(verdict, seen)
+
+        async def watch() -> None:
+            is_over = asyncio.Event()
+            loading = asyncio.create_task(load(url, keys, is_over))
+            await asyncio.sleep(args.seconds / 2)
+            for child in psutil.Process(servers[0].process.pid).children():
+                child.kill()  # an engine, whose restart is to be seen
+            await asyncio.sleep(args.seconds / 2)
+            try:
+                await asyncio.to_thread(check, verdict, seen)
+            finally:
+                is_over.set()
+                await loading
+
+        asyncio.run(watch())
     verdict.end()
 
 
