@@ -8,6 +8,7 @@ has imported what comes before any model: PyTorch for Octavo, llama_cpp and NumP
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--llama-cpp", metavar="PYTHON", required=True)
     parser.add_argument("--model")
     parser.add_argument("--sequences", type=int, default=8)
+    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     source = resolve_model(args.model)
     context = max(args.sequences * TOKENS_PER_SEQUENCE, 1024)
@@ -37,6 +39,8 @@ def main() -> None:
     theirs = measure(llama_cpp, source.path, prompts, [], "import llama_cpp, numpy")
     print(f"{context} tokens of context, {args.sequences} sequences, keys and values in float16")
     print(f"Octavo {ours / MIB:.0f} MiB, llama.cpp {theirs / MIB:.0f} MiB, ratio {ours / theirs:.2f}")
+    if args.json:
+        args.json.write_text(json.dumps({"Octavo": ours, "llama.cpp": theirs}) + "\n")
 
 
 def measure(command: list[str], model: Path, prompts: list[list[int]], settings: list[str], imports: str) -> int:

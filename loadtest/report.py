@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ PLACE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL
 
 def main() -> None:
     figures = {path.stem: json.loads(path.read_text()) for path in sorted(FIGURES.glob("*.json"))}
-    tables = {name: table(figures[source]) for name, (source, table) in TABLES.items() if source in figures}
+    tables = {name: table(*(figures[one] for one in sources)) for name, (table, *sources) in TABLES.items() if figures.keys() >= {*sources}}
     drawn = {name: draw(name, figures[name], FIGURES) for name in CHARTS if name in figures}
     tables |= {f"{name}-chart": f"![{title}](benchmarks/{name}.png)\n" for name, (title, _) in drawn.items()}
     (FIGURES / "index.html").write_text(html_page(drawn))
@@ -102,13 +101,39 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {  # by place: the file and what is made of it
-    "compare": ("compare", compare_table),
-    "bench": ("bench", bench_table),
-    "bench-in-words": ("bench", bench_in_words),
-    "http": ("http", http_table),
-    "load": ("load", load_table),
-    "growth": ("growth", growth_table),
+# Ratios to llama.cpp: the goal, and the least that passes.
+RATIO_GOALS = {"1": (2.0, 1.6), "8": (3.2, 2.6), "16": (4.2, 3.5), "32": (4.4, 3.7), "64": (4.8, 4.0), "prefill 512": (4.0, 3.2)}
+
+
+def goals_table(compare: dict[str, dict[str, float]], bench: dict[str, dict[str, float]], memory: dict[str, int]) -> str:
+    reached = compare["Octavo / llama.cpp"]
+    rows = []
+    for case, (goal, least) in RATIO_GOALS.items():
+        name = "prompt of 512 tokens" if case == "prefill 512" else f"{case} sequences" if case != "1" else "1 sequence"
+        verdict = "yes" if reached[case] >= goal else "passes" if reached[case] >= least else "no"
+        rows.append([f"{name}, ratio to llama.cpp", f"{goal} (at least {least})", f"{reached[case]:.2f}", verdict])
+    first_token, server = bench["first token, ms"], bench["server"]
+    share = bench["over HTTP, tokens/s"]["32"] / bench["in-process, tokens/s"]["32"]
+    for name, most, found in (
+        ("first token alone, ms", 50, first_token["1"]),
+        ("first token, 32 at once, ms", 1000, first_token["32"]),
+        ("start to ready, s", 2, server["start to ready, s"]),
+        ("API process, us of processor time a token, 32 streams", 100, bench["API process, us/token"]["32"]),
+        ("memory, ratio to llama.cpp", 1.5, memory["Octavo"] / memory["llama.cpp"]),
+    ):
+        rows.append([name, f"at most {most}", number(found), "yes" if found <= most else "no"])
+    rows.append(["HTTP, share of the in-process rate, 32 streams", "90%", f"{share:.0%}", "yes" if share >= 0.9 else "no"])
+    return markdown(["", "goal", "measured", "reached"], rows)
+
+
+TABLES: dict[str, tuple[Any, ...]] = {  # by place: what writes the table, and the files that it is written from
+    "compare": (compare_table, "compare"),
+    "goals": (goals_table, "compare", "bench", "memory"),
+    "bench": (bench_table, "bench"),
+    "bench-in-words": (bench_in_words, "bench"),
+    "http": (http_table, "http"),
+    "load": (load_table, "load"),
+    "growth": (growth_table, "growth"),
 }
 
 
