@@ -84,7 +84,7 @@ export class Chat {
   welcome() {
     const idea = (words) => make("button", { type: "button", class: "idea", onclick: () => this.say(words) }, words);
     return make("div", { class: "welcome" },
-      make("h1", {}, "A blank page."),
+      make("h2", {}, "A blank page."),
       make("p", {}, "Conversations stay in this browser."),
       make("div", { class: "ideas" }, ...IDEAS.map(idea)));
   }
