@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from crowding import patience
 from engine_streams import SETTINGS, read, settled, submit
 
 from engine.async_engine import AsyncLLMEngine
@@ -105,12 +106,12 @@ async def test_a_request_ends_at_its_deadline_whether_it_runs_or_waits_and_the_o
     running = engine.generate(prompt, long, "running", timeout=0.3)
     waiting = [engine.generate(prompt, long, f"waiting {i}", priority=1, timeout=0.1) for i in range(40)]
     other = submit(engine, "other")
-    finished = engine.generate(prompt, SamplingParams(max_tokens=1), "finished", timeout=0.5)
+    finished = engine.generate(prompt, SamplingParams(max_tokens=1), "finished", timeout=(soon := patience(0.5)))
     for stream in (running, *waiting):
         with pytest.raises(RequestTimeoutError, match="reached its timeout before it was finished"):
             await read(stream)
     assert await read(other) == expected
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(soon)
     assert len((await read(finished))[1]) == 1
     await settled(engine)
     assert engine.num_unfinished == engine.stats.num_running == engine.stats.num_waiting == engine.stats.blocks_referenced == 0

@@ -70,7 +70,7 @@ def test_ctrl_c_on_an_idle_server_ends_it_within_five_seconds(tmp_path: Path) ->
         processes = psutil.Process(server.process.pid).children(recursive=True)
         with httpx.Client(base_url=server.url) as idle:  # a connection kept open must not hold it up
             idle.get("/health")
-            assert server.stop(signal.SIGINT, seconds=5) == 0
+            assert server.stop(signal.SIGINT, seconds=patience(5)) == 0
         assert "Traceback" not in server.log
         _assert_gone(processes)
 
@@ -102,7 +102,7 @@ def test_a_full_server_says_so_and_a_second_signal_ends_streams_with_an_error(tm
 def test_a_signal_while_the_model_loads_ends_it_at_once(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         os.kill(server.process.pid, signal.SIGTERM)
-        assert server.process.wait(5) == 0
+        assert server.process.wait(patience(5)) == 0
 
 
 def _wait_for(condition: Any, seconds: float = 10.0) -> None:
