@@ -9,6 +9,7 @@ Arrivals are Poisson's, and wait for nobody. Requests and percentiles are AIPerf
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.loader.source import resolve_model
-from loadtest.load import Figures, installed_aiperf, run_load
+from loadtest.client import ask
+from loadtest.load import Figures, installed_aiperf, run_load, served_model
 from loadtest.peers.hugging_face import hugging_face_directory, tokenizer_directory
 from loadtest.servers import PORT, octavo, running
 
@@ -36,9 +38,9 @@ def main() -> None:
     args = parser.parse_args()
     source = resolve_model(None)
     directory = str(hugging_face_directory(source))
-    commands = {
-        "Octavo": octavo(None, 64),
-        "FastAPI + transformers": [sys.executable, "-m", "loadtest.peers.naive_server", directory, str(PORT)],
+    servers = {  # how each is started, and what it answers once it can serve
+        "Octavo": (octavo(None, 64), "/ready"),
+        "FastAPI + transformers": ([sys.executable, "-m", "loadtest.peers.naive_server", directory, str(PORT)], "/v1/models"),
     }
     if args.vllm:
         vllm = [
@@ -51,18 +53,25 @@ def main() -> None:
             "--model",
             directory,
         ]
-        commands["vLLM"] = [*vllm, "--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "64", "--port", str(PORT)]
+        vllm += ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "64", "--port", str(PORT)]
+        servers["vLLM"] = (vllm, "/health")
     aiperf, tokenizer = args.aiperf or installed_aiperf(), tokenizer_directory(source)
     found: dict[str, dict[str, Figures]] = {}  # server, rate
-    for name, command in commands.items():
-        with running(command, f"{URL}/v1/models", START_PATIENCE):
-            run_load(aiperf, WORKLOAD, URL, tokenizer, seed=99, rate=2, requests=2)  # warms up
+    for name, (command, ready) in servers.items():
+        with running(command, f"{URL}{ready}", START_PATIENCE):
+            asyncio.run(warm_up())
             found[name] = {
                 f"{rate:g}": run_load(aiperf, WORKLOAD, URL, tokenizer, seed, rate, args.requests) for seed, rate in enumerate(args.rates)
             }
     print_table(found)
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+async def warm_up() -> None:
+    messages = [{"role": "user", "content": "Are you there?"}]
+    answer = await ask(URL, "/v1/chat/completions", {"model": served_model(URL), "messages": messages, "max_tokens": 32})
+    assert answer.status == 200, answer.body
 
 
 def print_table(found: dict[str, dict[str, Figures]]) -> None:

@@ -74,9 +74,7 @@ def run_load(
     artifacts: Path | None = None,
 ) -> Figures:
     """One workload on one server. Raises SystemExit when AIPerf fails."""
-    with urllib.request.urlopen(f"{url}/v1/models") as answer:
-        model = json.load(answer)["data"][0]["id"]
-    variables = {"URL": url, "MODEL": model, "TOKENIZER": tokenizer, "SEED": seed, "RATE": rate, "REQUESTS": requests}
+    variables = {"URL": url, "MODEL": served_model(url), "TOKENIZER": tokenizer, "SEED": seed, "RATE": rate, "REQUESTS": requests}
     environment = {f"LOAD_{name}": str(value) for name, value in variables.items() if value is not None}
     with tempfile.TemporaryDirectory() as directory:
         target = artifacts or Path(directory)
@@ -86,6 +84,12 @@ def run_load(
         if done.returncode or not report.exists():
             raise SystemExit(f"AIPerf ended with status {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
         return figures_of(json.loads(report.read_text()))
+
+
+def served_model(url: str) -> str:
+    """The name that a server gives its model."""
+    with urllib.request.urlopen(f"{url}/v1/models") as answer:
+        return str(json.load(answer)["data"][0]["id"])
 
 
 def figures_of(report: dict[str, Any]) -> Figures:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 import urllib.request
@@ -36,7 +35,7 @@ def running(command: Sequence[str], url: str, patience: float = 120.0) -> Iterat
         process.terminate()
         try:
             process.wait(30)
-        except subprocess.TimeoutExpired:
+        except psutil.TimeoutExpired:
             process.kill()
 
 
