@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from engine.chat.deltas import Delta, MessageParser, PlainText, ToolCallStart
+from engine.chat.deltas import Delta, MessageParser, PlainText, ToolArguments, ToolCallStart
 from engine.outputs import CompletionOutput, RequestOutput
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -28,7 +28,7 @@ class MessageDeltas:
     def __init__(self, generation: AsyncIterable[RequestOutput], n: int, new_parser: Callable[[], MessageParser] = PlainText) -> None:
         self._generation = generation
         self._parsers = [new_parser() for _ in range(n)]
-        self._calls_tools = [False] * n
+        self._arguments: list[list[str] | None] = [None] * n  # of the latest call, in pieces; None: there is no call
 
     @property
     def reasoning_tokens(self) -> int:
@@ -47,8 +47,23 @@ class MessageDeltas:
             deltas = [*deltas, *parser.finish()]
         for delta in deltas:
             if type(delta) is ToolCallStart:
-                self._calls_tools[index] = True
-        if finish_reason == "stop" and self._calls_tools[index]:
+                self._arguments[index] = []
+            elif type(delta) is ToolArguments:
+                pieces = self._arguments[index]
+                assert pieces is not None
+                pieces.append(delta.text)
+        if finish_reason == "stop" and self._calls_whole(index, sequence):
             return ChoiceDelta(index, deltas, sequence, "tool_calls")
         # The generation has raised for all other reasons.
         return ChoiceDelta(index, deltas, sequence, finish_reason)  # type: ignore[arg-type]
+
+    def _calls_whole(self, index: int, sequence: CompletionOutput) -> bool:
+        """Whether the choice ends in a call that can be made: a stop string may have cut its arguments."""
+        pieces = self._arguments[index]
+        if pieces is None or not isinstance(sequence.stop_reason, str):
+            return pieces is not None
+        try:
+            msgspec.json.decode("".join(pieces))
+        except msgspec.DecodeError:
+            return False
+        return True

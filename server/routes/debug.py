@@ -1,6 +1,7 @@
 """GET /debug/timeline and /debug/state: what the engine is doing, for a person who looks.
 
-They name requests and what each costs, never its text. Where keys are asked for, only an admin's opens them (server/middleware.py).
+They name requests and what each costs, never its text. Where keys are asked for, or an admin has one, only an admin's opens them
+(server/middleware.py).
 """
 
 from __future__ import annotations

@@ -198,10 +198,11 @@ class TestConversations:
         assert "<tool_response>\nNoon\n</tool_response>" in text
         assert _ask(http, messages=messages, tools=[TIME], max_tokens=4)["usage"]["prompt_tokens"] == len(tokens)
 
-    def test_a_stop_string_ends_a_call_too(self, http: httpx.Client) -> None:
+    def test_a_call_that_a_stop_string_has_cut_ends_with_stop_as_it_cannot_be_made(self, http: httpx.Client) -> None:
         choice = _ask(http, tool_choice=NAMED, stop=['"zone"'])["choices"][0]
         assert choice["stop_reason"] == '"zone"'
         assert choice["message"]["tool_calls"][0]["function"]["arguments"] == "{"
+        assert choice["finish_reason"] == "stop"
 
 
 def _tool(**function: Any) -> dict[str, Any]:
