@@ -144,7 +144,8 @@ class RequestBuilder:
         # Prompts are long and there may be many: no loop over their tokens in Python.
         for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
             if not 0 <= token_id < self._vocab_size:
-                raise InvalidRequestError(f"token id {token_id} is not in the vocabulary of {self._vocab_size} tokens", param=name)
+                known = f"is not in the vocabulary of {self._vocab_size} tokens: ids must be of this model's own tokenizer"
+                raise InvalidRequestError(f"token id {token_id} {known}", param=name)
 
     def _with_bad_words_as_tokens(self, params: SamplingParams) -> SamplingParams:
         """The engine knows tokens only. A word has two spellings in them: at the start of a word, after a space, and anywhere else."""

@@ -1,4 +1,7 @@
-"""The command-line tool `llm` against a server: `python tests/clients/check_llm.py http://127.0.0.1:8000/v1`."""
+"""The command-line tool `llm` against a server: `python tests/clients/check_llm.py http://127.0.0.1:8000/v1`.
+
+The server needs a second name for its model, text-embedding-3-small: docs/clients/llm.md.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def llm(*arguments: str, text: str | None = None) -> str:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "LLM_USER_PATH": HOME.name, "OPENAI_API_KEY": "none"}
+    return {**os.environ, "LLM_USER_PATH": HOME.name, "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": server_url()}
 
 
 @check
@@ -102,6 +105,16 @@ def the_log_has_the_usage() -> None:
     (entry,) = json.loads(llm("logs", "-n", "1", "--json"))
     assert entry["input_tokens"] > 0
     assert entry["output_tokens"] > 0
+
+
+@check
+def texts_are_embedded_and_found() -> None:
+    assert len(json.loads(llm("embed", "-m", "3-small", "-c", "A cat."))) == 576
+    texts = {"cats": "A cat sat on a mat.", "money": "Interest rates rose in March."}
+    lines = "".join(json.dumps({"id": name, "content": text}) + "\n" for name, text in texts.items())
+    llm("embed-multi", "texts", "-m", "3-small", "--store", "--format", "nl", "-", text=lines)
+    nearest = json.loads(llm("similar", "texts", "-n", "1", "-c", "The cat is sitting on the mat."))
+    assert nearest["id"] == "cats"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ sys.path.insert(0, str(HERE.parent / "server"))
 from live_server import RunningServer, running_server  # noqa: E402
 
 # How many answers of 4xx each one's checks provoke.
-APPLICATIONS = {"langchain": 0, "llama_index": 0, "litellm": 2, "instructor": 0, "llm": 0, "open_webui": 0}
+APPLICATIONS = {"langchain": 0, "llama_index": 0, "litellm": 2, "instructor": 0, "openai_agents": 0, "llm": 0, "open_webui": 0}
 _LONGEST_SECONDS = 900  # of one application, its start included
 
 
@@ -72,7 +72,8 @@ def main() -> None:
     chosen = sys.argv[1:] or list(APPLICATIONS)
     if unknown := set(chosen) - set(APPLICATIONS):
         sys.exit(f"no checks of {', '.join(sorted(unknown))}; there are {', '.join(APPLICATIONS)}")
-    flags = ("--log-format", "json", "--max-model-len", "8192", "--kv-cache-memory", "768M")
+    names = ("--served-model-name", "SmolLM2-135M-Instruct", "--served-model-name", "text-embedding-3-small")  # llm embeds under the latter
+    flags = ("--log-format", "json", "--max-model-len", "8192", "--kv-cache-memory", "768M", *names)
     with tempfile.TemporaryDirectory() as directory, running_server(Path(directory), *flags) as server:
         server.wait_until_ready()
         failed = [application for application in chosen if not check(application, server)]

@@ -40,12 +40,13 @@ def server_url() -> str:
 def run() -> None:
     """Runs the checks in the order of the file, and ends the process: with status 1 if one of them raised."""
     failed = 0
+    loop = asyncio.Runner()  # one for all, as clients keep their connections
     for function in _checks:
         name = function.__name__.replace("_", " ")
         started = time.monotonic()
         try:
             if inspect.iscoroutinefunction(function):
-                asyncio.run(function())
+                loop.run(function())
             else:
                 function()
         except Exception:
@@ -54,6 +55,7 @@ def run() -> None:
             print(f"FAILED  {name}", flush=True)
         else:
             print(f"ok      {name}  ({time.monotonic() - started:.1f} s)", flush=True)
+    loop.close()
     print(f"{len(_checks) - failed} of {len(_checks)} checks passed", flush=True)
     sys.exit(1 if failed else 0)
 
