@@ -4,7 +4,7 @@ In-process: `LLM.generate` on that many different prompts of about 40 tokens, 64
 that no cache knows. Over HTTP: the same work as streaming chat completions against `octavo serve`, read by a client that does next to
 nothing, so that it takes little of the machine that it measures; beside it the time to the first token, at the median of the streams, and
 the API process's processor time for a token. Each figure is the median of the repeats; the two ways take turns. Memory is the resident set
-of the engine process, less that of a process which has only imported PyTorch.
+of the engine process, less that of a process which has only imported PyTorch: weights, workspace, and the KV that this work filled.
 """
 
 from __future__ import annotations
