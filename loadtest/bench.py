@@ -1,6 +1,6 @@
 """How fast Octavo is on this machine: `make bench`, or `python -m loadtest.bench [--model M] [--sequences 1 8 16 32 64] [--repeats 3]`.
 
-In-process: `LLM.generate` on that many different prompts of about 40 tokens, 64 new tokens each; prefill is one prompt of 512 tokens
+In-process: `LLM.chat` on that many different questions, 60 to 70 tokens in the chat template, 64 new tokens each; prefill is 512 tokens
 that no cache knows. Over HTTP: the same work as streaming chat completions against `octavo serve`, read by a client that does next to
 nothing, so that it takes little of the machine that it measures; beside it the time to the first token, at the median of the streams, and
 the API process's processor time for a token. Each figure is the median of the repeats; the two ways take turns. Memory is the resident set
