@@ -122,7 +122,7 @@ class CountTokensRequest(Prompting):
 class MessagesRequest(TranslatedBody, Prompting):
     """The implemented parameters of a message."""
 
-    max_tokens: Annotated[int, Field(ge=1)]
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)]  # beyond the context: as many as it has room for
     stop_sequences: list[str] = Field(default_factory=list)
     metadata: MessageMetadata = Field(default_factory=MessageMetadata)
 

@@ -189,8 +189,8 @@ def test_the_weights_may_be_read_again(tmp_path: Path) -> None:
 
 def test_a_tensor_without_a_place_is_refused_by_name(tmp_path: Path) -> None:
     def edit(writer: gguf.GGUFWriter) -> None:
-        writer.add_tensor("blk.0.attn_q_norm.weight", np.ones(16, np.float32))
+        writer.add_tensor("blk.0.attn_sinks.weight", np.ones(16, np.float32))
 
     source = resolve_model(str(write_gguf(tmp_path / "m.gguf", new_llama(), edit=edit)))
-    with pytest.raises(ModelLoadError, match=r"blk\.0\.attn_q_norm\.weight"):
+    with pytest.raises(ModelLoadError, match=r"blk\.0\.attn_sinks\.weight"):
         list(source.weights())
