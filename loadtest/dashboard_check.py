@@ -23,7 +23,7 @@ from loadtest.client import ask, connection, receive, send
 from loadtest.nginx import nginx
 from loadtest.prometheus import Prometheus, prometheus
 from loadtest.verdict import Verdict
-from server.keys import add_key
+from server.access.keys import add_key
 from tests.server.live_server import running_server
 
 DASHBOARD = Path(__file__).parent.parent / "docker" / "grafana" / "dashboards" / "octavo.json"

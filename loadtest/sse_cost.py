@@ -96,7 +96,7 @@ def _serve(listener: socket.socket, name: str, result: Any) -> None:
     import uvicorn
     import uvloop
 
-    from server.record import new_record
+    from server.observability.record import new_record
 
     respond = _responses()[name]
 

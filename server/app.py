@@ -12,21 +12,21 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
 from octavo import __version__
+from server.access.keys import KeyRing
+from server.access.rate_limits import EXPOSED_HEADERS
 from server.background import BackgroundRuns
 from server.batches.runner import BatchRunner
 from server.batches.store import BatchStore
 from server.config import ServerConfig
 from server.errors import ApiError, http_error
-from server.keys import KeyRing
-from server.logs import log_access
 from server.middleware import RequestMiddleware
-from server.rate_limits import EXPOSED_HEADERS
-from server.record import record_of
+from server.observability.logs import log_access
+from server.observability.record import record_of
+from server.observability.tracing import Tracer
 from server.response_store import ResponseStore
 from server.routes import admin, batches, chat, completions, debug, embeddings, health, messages, models, openapi, page, tokenize
 from server.routes import responses as responses_routes
 from server.service import Phase, Service
-from server.tracing import Tracer
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncLLMEngine

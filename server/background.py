@@ -6,8 +6,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 
-from server.logs import logger
-from server.record import RequestRecord
+from server.observability.logs import logger
+from server.observability.record import RequestRecord
 from server.response_run import ResponseRun
 
 # Streams that have ended and can still be read again, from wherever a client lost its connection.

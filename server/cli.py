@@ -21,7 +21,7 @@ import typer
 from engine.config import EngineConfig
 from engine.errors import ConfigError, DiskFullError, EngineDeadError, ModelLoadError, is_disk_full
 from octavo import __version__
-from server import keys_command
+from server.access import keys_command
 from server.config import ServerConfig
 from server.settings import Setting, all_settings, load_configs
 

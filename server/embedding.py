@@ -12,7 +12,7 @@ from engine.outputs import EmbeddingOutput
 from engine.pooling_params import PoolingParams
 from server.errors import ApiError
 from server.generation import Terms, charge
-from server.record import RequestRecord
+from server.observability.record import RequestRecord
 
 if TYPE_CHECKING:
     from server.service import Service

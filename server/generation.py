@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from engine.errors import EngineDeadError, InvalidRequestError
 from engine.outputs import RequestOutput, TokenLogprobs
 from engine.sampling_params import SamplingParams
+from server.access.rate_limits import UNSTATED_TOKENS
 from server.errors import ApiError
+from server.observability.record import RequestRecord
+from server.observability.transcript import Transcript
 from server.protocol.embeddings import PooledBody
 from server.protocol.sampling import SamplingBody
-from server.rate_limits import UNSTATED_TOKENS
-from server.record import RequestRecord
-from server.transcript import Transcript
 
 if TYPE_CHECKING:
     from server.service import Service

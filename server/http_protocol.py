@@ -12,7 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from server.config import ServerConfig
 from server.errors import ApiError
-from server.record import HAS_ARRIVED
+from server.observability.record import HAS_ARRIVED
 
 LONGEST_URL = 8192  # bytes
 

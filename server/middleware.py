@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.caller import Caller
+from server.access.caller import Caller
+from server.access.keys import KeyRing
+from server.access.rate_limits import RateLimits
 from server.config import ServerConfig
 from server.errors import as_api_error, http_error, is_foreseen
-from server.keys import KeyRing
-from server.logs import logger
-from server.rate_limits import RateLimits
-from server.record import BATCH_OWNER, RequestRecord, new_record
+from server.observability.logs import logger
+from server.observability.record import BATCH_OWNER, RequestRecord, new_record
 from server.routes import admin, debug, page
 
 # A browser sends no key before a page has asked for one, and the page's files hold no secrets.

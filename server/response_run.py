@@ -10,9 +10,9 @@ import msgspec
 
 from server.chat.preparation import Chat
 from server.errors import as_api_error, is_foreseen
-from server.logs import logger
+from server.observability.logs import logger
+from server.observability.record import RequestRecord
 from server.protocol.responses import ResponsesRequest
-from server.record import RequestRecord
 from server.render.response_object import response_usage
 from server.render.responses import ResponseBuilder
 from server.response_store import ResponseStore, StoredResponse

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 import setproctitle
 import uvicorn
 
+from server.access.keys import KeyRing
 from server.app import build_app
 from server.batches.runner import BatchRunner
 from server.config import ServerConfig
 from server.http_protocol import protocol_with
-from server.keys import KeyRing
 from server.listen import url_of
-from server.logs import logger, set_up
+from server.observability.logs import logger, set_up
+from server.observability.tracing import Tracer
 from server.response_store import ResponseStore
 from server.service import Service
 from server.tls import Tls
-from server.tracing import Tracer
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncLLMEngine

@@ -14,10 +14,10 @@ from engine.errors import InvalidRequestError, OctavoError
 from octavo import __version__
 from server.config import ServerConfig
 from server.errors import ApiError
-from server.logs import logger
-from server.metrics import Metrics
+from server.observability.logs import logger
+from server.observability.metrics import Metrics
+from server.observability.record import RequestRecord
 from server.protocol.sampling import sampling_defaults
-from server.record import RequestRecord
 from server.text_work import TextWork
 
 if TYPE_CHECKING:

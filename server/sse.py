@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.errors import as_api_error, is_foreseen
-from server.logs import logger
-from server.record import SCOPE_KEY, RequestRecord
+from server.observability.logs import logger
+from server.observability.record import SCOPE_KEY, RequestRecord
 
 DONE = b"data: [DONE]\n\n"
 

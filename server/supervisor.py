@@ -95,13 +95,13 @@ def _set_up(config: ServerConfig) -> None:
     # Imported here, when the server's process has split off, which has better things to do first.
     import setproctitle
 
-    from server import logs
+    from server.observability import logs
 
     setproctitle.setproctitle("octavo: supervisor")
     logs.set_up(config)
 
 
 def _log(message: str) -> None:
-    from server.logs import logger
+    from server.observability.logs import logger
 
     logger.error(message)

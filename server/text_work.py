@@ -18,7 +18,7 @@ from engine.tool_calls.tools import ToolUse
 from server.chat.messages import MessageReader
 from server.config import ServerConfig
 from server.errors import unsupported
-from server.logs import logger
+from server.observability.logs import logger
 from server.protocol.chat import Message, TemplateBody
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.errors import ConfigError
 from server.config import ServerConfig
-from server.logs import logger
+from server.observability.logs import logger
 
 _REQUIREMENTS = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 

@@ -10,7 +10,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.batches.lines import BatchLine
-from server.record import BATCH_OWNER
+from server.observability.record import BATCH_OWNER
 
 _RETRIED = (429, 503)  # too much to do at the moment, or a server that starts, sleeps or stops: no fault of the request
 _SECONDS_BETWEEN_TRIES = 1.0

@@ -15,7 +15,7 @@ from server.batches.dispatch import Dispatcher, result_line
 from server.batches.lines import Line, LineError, read, scan
 from server.batches.store import BatchStore
 from server.errors import ApiError
-from server.logs import logger
+from server.observability.logs import logger
 
 _WINDOW = re.compile(r"([1-9]\d{0,4})([smhd])")
 _SECONDS_TO_RECOVER = 30

@@ -7,7 +7,7 @@ from typing import Any
 from engine.chat_template import ChatTemplate
 from engine.errors import InvalidRequestError
 from server.errors import ApiError, unsupported
-from server.logs import logger
+from server.observability.logs import logger
 from server.protocol.chat import ContentPart, Message
 
 # Part types that are text, and the field that holds it.

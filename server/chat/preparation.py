@@ -11,8 +11,8 @@ from engine.chat.deltas import MessageParser, PlainText
 from engine.sampling_params import SamplingParams
 from server.chat.deltas import MessageDeltas
 from server.generation import Generation, Terms, fit_prompt
+from server.observability.record import RequestRecord
 from server.protocol.chat import ChatCompletionRequest
-from server.record import RequestRecord
 from server.render.tokens import TokenText
 from server.service import Service
 

@@ -13,8 +13,8 @@ from starlette.requests import Request
 
 from server.errors import ApiError
 from server.limits import check_counts, check_structure
+from server.observability.record import HAS_ARRIVED
 from server.protocol.fate import Parameter, sort_parameters
-from server.record import HAS_ARRIVED
 
 _LONGEST_NAME = 200
 _CACHED_STRINGS = 64 << 10  # bytes of the longest body whose strings are cached

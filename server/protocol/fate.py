@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from server.errors import ApiError
-from server.logs import logger
+from server.observability.logs import logger
 
 
 class Fate(Enum):

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from server.errors import ApiError
-from server.logs import LEVELS, logger
+from server.observability.logs import LEVELS, logger
 from server.routes.generate import service_of
 
 router = APIRouter()

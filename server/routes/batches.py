@@ -18,9 +18,9 @@ from server.batches.lines import ENDPOINTS
 from server.batches.runner import BatchRunner, window_seconds
 from server.batches.store import BatchStore, no_space
 from server.errors import ApiError
+from server.observability.record import record_of
 from server.protocol.batches import BatchRequest
 from server.protocol.fates_batches import BATCHES
-from server.record import record_of
 from server.routes.generate import body_of, json_response, owner_of, service_of
 
 router = APIRouter(prefix="/v1")

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from server.chat.preparation import begin_chat
+from server.observability.record import record_of
 from server.protocol import fates
 from server.protocol.chat import ChatCompletionRequest
-from server.record import record_of
 from server.render.chat import ChatAnswer
 from server.routes.generate import answer_waiting, body_of, service_of, terms_of
 from server.sse import EventStream

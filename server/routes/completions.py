@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request
 
 from engine.errors import InvalidRequestError
 from server.generation import Generation, fit_prompt
+from server.observability.record import record_of
 from server.protocol import fates
 from server.protocol.completions import CompletionRequest
 from server.protocol.prompts import Prompt
-from server.record import record_of
 from server.render.completions import CompletionAnswer
 from server.render.tokens import TokenText
 from server.routes.generate import answer_waiting, body_of, service_of, terms_of

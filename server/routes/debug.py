@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request
 
 from engine.snapshot import Snapshot
 from engine.timeline import CAPACITY, StepRecord
-from server.perfetto import trace
+from server.observability.perfetto import trace
 from server.routes.generate import service_of
 
 router = APIRouter()

@@ -15,10 +15,10 @@ from engine.outputs import EmbeddingOutput
 from engine.pooling_params import PoolingParams
 from server.embedding import embed
 from server.generation import fit_prompt
+from server.observability.record import record_of
 from server.protocol.embeddings import EmbeddingRequest, PooledBody, RerankRequest, ScoreRequest
 from server.protocol.fates_embeddings import EMBEDDINGS, RERANK, SCORE
 from server.protocol.prompts import Prompt
-from server.record import record_of
 from server.routes.generate import answer_waiting, body_of, service_of, terms_of
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 
+from server.access.keys import key_in
 from server.generation import Terms
-from server.keys import key_in
+from server.observability.record import record_of
 from server.presence import while_connected
 from server.protocol.body import RequestBody, check_content_type, parse_body, read_body
 from server.protocol.embeddings import PooledBody
 from server.protocol.fate import Parameter
 from server.protocol.sampling import SamplingBody
-from server.record import record_of
 from server.service import Service
 
 Body = TypeVar("Body", bound=RequestBody)

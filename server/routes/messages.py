@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from server.chat.preparation import begin_chat, chat_prompt
+from server.observability.record import record_of
 from server.protocol.fates_messages import COUNT_TOKENS, MESSAGES
 from server.protocol.messages import CountTokensRequest, MessagesRequest
-from server.record import record_of
 from server.render.messages import MessageAnswer
 from server.routes.generate import answer_waiting, body_of, json_response, service_of, terms_of
 from server.sse import EventStream

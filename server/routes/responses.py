@@ -13,10 +13,10 @@ from server.background import BackgroundRun, BackgroundRuns, background_record
 from server.chat.preparation import begin_chat, chat_prompt
 from server.chat.truncation import shortened
 from server.errors import ApiError
+from server.observability.record import RequestRecord, record_of
 from server.protocol.chat import ChatCompletionRequest
 from server.protocol.fates_responses import INPUT_TOKENS, RESPONSES
 from server.protocol.responses import ResponseInput, ResponsesRequest
-from server.record import RequestRecord, record_of
 from server.render.response_object import new_response
 from server.response_run import ResponseRun, Shelf
 from server.response_store import ResponseStore, StoredResponse, no_such_response

@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from server.observability.record import record_of
 from server.protocol import fates
 from server.protocol.tokenization import DetokenizeRequest, TokenizeRequest
-from server.record import record_of
 from server.routes.generate import body_of, json_response, service_of
 
 router = APIRouter()

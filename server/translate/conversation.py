@@ -10,10 +10,10 @@ from pydantic import TypeAdapter
 
 from engine.errors import InvalidRequestError
 from server.limits import MAX_MESSAGES
+from server.observability.record import RequestRecord
 from server.protocol.chat import ChatCompletionRequest
 from server.protocol.response_items import AnyItem, Item, ItemReference, MessageItem, ReasoningItem, RefusalPart, TextPart
 from server.protocol.responses import ResponseInput
-from server.record import RequestRecord
 from server.response_store import ResponseStore, StoredResponse
 from server.translate.parameters import Rename, chat_request, rename_with
 from server.translate.responses import INNER_NAMES, NAMES, chat_fields, messages_of

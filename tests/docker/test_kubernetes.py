@@ -13,7 +13,7 @@ from served_flags import ROOT, configs
 
 from engine.stats import EngineStats
 from server.config import ServerConfig
-from server.metrics import Metrics
+from server.observability.metrics import Metrics
 from server.routes import health
 
 DIRECTORY = ROOT / "docker" / "kubernetes"

@@ -16,9 +16,9 @@ from served_flags import ROOT
 from engine.stats import EngineStats
 from loadtest.dashboard_check import DASHBOARD, queries
 from loadtest.prometheus import DIRECTORY, is_installed
-from server.caller import Caller
-from server.metrics import Metrics
-from server.record import RequestRecord
+from server.access.caller import Caller
+from server.observability.metrics import Metrics
+from server.observability.record import RequestRecord
 
 needs_prometheus = pytest.mark.skipif(not is_installed(), reason="needs Prometheus: on Debian, apt-get install prometheus")
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 from live_server import Guarded, RunningServer, running_server
 
-from server.keys import add_key
+from server.access.keys import add_key
 
 
 @pytest.fixture(scope="session")

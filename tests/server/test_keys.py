@@ -15,10 +15,10 @@ import pytest
 from live_server import Guarded
 
 from engine.errors import ConfigError
-from server.caller import ANYBODY, Caller
+from server.access.caller import ANYBODY, Caller
+from server.access.keys import KeyRing, add_key, read_keys
 from server.config import ServerConfig
 from server.errors import ApiError
-from server.keys import KeyRing, add_key, read_keys
 
 
 def _bearer(key: str) -> list[tuple[bytes, bytes]]:

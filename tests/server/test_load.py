@@ -14,9 +14,9 @@ import pytest
 from live_server import RunningServer, running_server
 from starlette.requests import Request
 
-from server.caller import ANYBODY, Caller
+from server.access.caller import ANYBODY, Caller
+from server.observability.record import new_record
 from server.protocol.chat import ChatCompletionRequest
-from server.record import new_record
 from server.routes.generate import _tenant_of
 
 LONG: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 1000, "ignore_eos": True}

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from server.logs import JsonFormatter, PrettyFormatter, log_access, printable
-from server.record import RequestRecord
+from server.observability.logs import JsonFormatter, PrettyFormatter, log_access, printable
+from server.observability.record import RequestRecord
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from engine.stats import EngineStats
-from server.metrics import Metrics
+from server.observability.metrics import Metrics
 
 
 def samples(stats: EngineStats) -> dict[str, float]:

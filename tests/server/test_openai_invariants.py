@@ -20,9 +20,9 @@ from starlette.types import Receive, Scope, Send
 from engine.config import EngineConfig
 from engine.loader.source import resolve_model
 from engine.stats import EngineStats
+from server.access.keys import KeyRing
 from server.config import ServerConfig
 from server.errors import ApiError
-from server.keys import KeyRing
 from server.middleware import RequestMiddleware
 from server.service import Service
 

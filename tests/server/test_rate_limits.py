@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live_server import Guarded, RunningServer, running_server
 
-from server.caller import ANYBODY, Caller
+from server.access.caller import ANYBODY, Caller
+from server.access.rate_limits import MAX_HOLDERS, UNLIMITED, Allowance, Bucket, RateLimits
 from server.config import ServerConfig
 from server.errors import ApiError
-from server.rate_limits import MAX_HOLDERS, UNLIMITED, Allowance, Bucket, RateLimits
 
 
 class _Clock:

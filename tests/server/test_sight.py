@@ -12,8 +12,8 @@ from live_server import Guarded, RunningServer
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.stats import STEP_TOKEN_BUCKETS, EngineStats
-from server.metrics import Metrics
-from server.record import RequestRecord
+from server.observability.metrics import Metrics
+from server.observability.record import RequestRecord
 
 PHASES = ("queue", "prefill", "decode", "inference")
 

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from engine.errors import EngineDeadError
 from server.dialect import OpenAI
-from server.record import new_record
+from server.observability.record import new_record
 from server.render.chunks import ChunkWriter
 from server.sse import EventStream, event
 

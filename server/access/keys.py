@@ -20,10 +20,10 @@ import secrets
 from pathlib import Path
 
 from engine.errors import ConfigError
-from server.caller import ANYBODY, Caller
+from server.access.caller import ANYBODY, Caller
 from server.config import ServerConfig
 from server.errors import ApiError
-from server.logs import logger
+from server.observability.logs import logger
 
 SHORTEST_KEY = 20  # characters of a key that is made elsewhere
 

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from server.caller import Caller
+from server.access.caller import Caller
 from server.config import ServerConfig
 from server.errors import ApiError
 

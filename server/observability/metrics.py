@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from engine.stats import STEP_TOKEN_BUCKETS, EngineStats
-from server.record import RequestRecord
-from server.vllm_metrics import VllmNames
+from server.observability.record import RequestRecord
+from server.observability.vllm_metrics import VllmNames
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _INTER_TOKEN_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)

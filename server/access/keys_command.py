@@ -31,7 +31,7 @@ def add(
 
     A running server reads the file again on SIGHUP.
     """
-    from server.keys import add_key
+    from server.access.keys import add_key
 
     given = sys.stdin.readline().strip() if stdin else None
     key = add_key(file, name, given, admin, requests, tokens)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from server.config import ServerConfig
-from server.record import RequestRecord
+from server.observability.record import RequestRecord
 
 logger = logging.getLogger("octavo")
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from engine.outputs import RequestOutput
 from engine.tokenizer import Tokenizer
-from server.logs import logger
+from server.observability.logs import logger
 
 LONGEST_TEXT = 4000  # characters that are logged of a prompt, and of each answer
 _LONGEST_PROMPT = 4000  # tokens of it that are made into text

@@ -12,9 +12,9 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from engine.sampling_params import SamplingParams
-from server.caller import ANYBODY, Caller
+from server.access.caller import ANYBODY, Caller
+from server.access.rate_limits import UNLIMITED, Allowance
 from server.dialect import Dialect, dialect_of
-from server.rate_limits import UNLIMITED, Allowance
 
 SCOPE_KEY = "octavo.record"
 BATCH_OWNER = "octavo.batch_owner"  # in the scope of a batch's requests, which no client can write to: whose the batch is

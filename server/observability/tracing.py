@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from engine.errors import ConfigError
 from octavo import __version__
-from server.record import RequestRecord
+from server.observability.record import RequestRecord
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

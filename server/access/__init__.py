@@ -1,0 +1,1 @@
+"""Who may use the server, and how much: API keys, their holders, limits per minute."""

@@ -1,0 +1,1 @@
+"""What is known of requests and of the engine, for operators: records, logs, metrics, traces, timelines."""
