@@ -84,7 +84,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
         """Raises InvalidRequestError for none or several constraints, and for ones that are too long to be looked at."""
         _keep_as_text(self)
         given = [name for name in _KINDS if getattr(self, name) not in (None, False)]
-        _check(len(given) == 1, f"it must be exactly one of {', '.join(_KINDS)}, but is {' and '.join(given) or 'none'}")
+        _check(len(given) == 1, f"a constraint is exactly one of {', '.join(_KINDS)}, but this has {' and '.join(given) or 'none'}")
         if self.choice is not None:
             _check(0 < len(self.choice) <= MAX_CHOICES, f"choice must hold 1 to {MAX_CHOICES} texts, but holds {len(self.choice)}")
             _check(all(self.choice), "choice must not hold an empty text")

@@ -123,5 +123,6 @@ class _Vocabulary:
 
 def _refusal(settings: StructuredOutputs, reason: str) -> InvalidRequestError:
     kind, code = ("JSON schema", "unsupported_schema") if settings.json is not None else ("grammar", "invalid_grammar")
-    first_line = reason.strip().split("\n")[0][:500]
+    # llguidance's word for a rule that calls itself without an end.
+    first_line = reason.strip().split("\n")[0][:500].replace("NoExtensionBias", "it can never come to an end (NoExtensionBias)")
     return InvalidRequestError(f"the {kind} cannot be enforced: {first_line}", param="structured_outputs", code=code)

@@ -114,7 +114,8 @@ def read_keys(path: Path) -> list[tuple[bytes, Caller]]:
         if path.stat().st_mode & 0o022:
             logger.warning("%s can be written by other users of this machine: chmod 600 it", path)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the API keys in {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"cannot read the API keys in {path}: {reason}") from error
     return _parse(text, path)
 
 
