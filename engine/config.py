@@ -108,6 +108,7 @@ class EngineConfig:
         "auto", "how the model marks its reasoning; auto: as its chat template shows; none: it is content"
     )
 
+    profile_dir: str | None = _setting(None, "directory that profiles of the engine are written to (/start_profile); none: there are none")
     logits_processors: tuple[str, ...] = _setting(
         (), "name=package.module:factory that requests may call by its name; what it returns changes their logits; may be repeated"
     )

@@ -17,6 +17,7 @@ from engine.host_cache import HostCache
 from engine.messages import EngineRequest, SequenceOutput
 from engine.model_config import ModelConfig, resolve_max_model_len
 from engine.preemption import Preemption
+from engine.profiler import Profiler
 from engine.scheduler import Scheduler
 from engine.snapshot import snapshot
 from engine.stats import STEP_TOKEN_BUCKETS, EngineStats
@@ -66,12 +67,15 @@ class EngineCore:
         self._stats = EngineStats(
             blocks_total=info.num_blocks, host_blocks_total=info.num_host_blocks, steps_by_tokens=[0] * (len(STEP_TOKEN_BUCKETS) + 1)
         )
+        profiler = Profiler(config.profile_dir)
         self._utilities: dict[str, Callable[[], Any]] = {
             "check": self.check,
             "reset_prefix_cache": self.block_manager.reset_prefix_cache,
             "sleep": self.sleep,
             "wake_up": self._executor.restore_cache,
             "timeline": self._timeline.records,
+            "start_profile": profiler.start,
+            "stop_profile": profiler.stop,
             "snapshot": lambda: snapshot(self.scheduler),
         }
 

@@ -1,4 +1,5 @@
-"""What operators do to a running server: POST /reset_prefix_cache, /sleep, /wake_up, /log_level; GET /is_sleeping, /log_level.
+"""What operators do to a running server: POST /reset_prefix_cache, /sleep, /wake_up, /log_level, /start_profile, /stop_profile; GET
+/is_sleeping, /log_level.
 
 The middleware lets nobody here without an admin key, and denies that these exist where there is none (server/middleware.py).
 """
@@ -10,6 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from engine.errors import EngineDeadError, OctavoError
 from server.errors import ApiError
 from server.observability.logs import LEVELS, logger
 from server.routes.generate import service_of
@@ -64,6 +66,30 @@ async def set_log_level(request: Request) -> dict[str, Any]:
         raise ApiError(400, f"level must be one of {', '.join(LEVELS)}", param="level")
     logger.setLevel(level.upper())
     return {"level": level}
+
+
+@router.post("/start_profile")
+async def start_profile(request: Request) -> dict[str, Any]:
+    """Profile the engine until /stop_profile. Needs --profile-dir."""
+    await _profile(request, "start_profile")
+    return {"success": True}
+
+
+@router.post("/stop_profile")
+async def stop_profile(request: Request) -> dict[str, Any]:
+    """Write the profile; `path` says where, on the server."""
+    return {"path": await _profile(request, "stop_profile")}
+
+
+async def _profile(request: Request, method: str) -> Any:
+    service = service_of(request)
+    service.check_open()
+    try:
+        return await service.engine.call(method)
+    except EngineDeadError:
+        raise
+    except OctavoError as refusal:
+        raise ApiError(400, str(refusal)) from refusal
 
 
 PATHS = frozenset(route.path for route in router.routes)  # type: ignore[attr-defined]

@@ -94,3 +94,10 @@ def test_whoever_does_not_want_to_wait_aborts_what_runs(guarded: Guarded, ops: h
         assert httpx.post(f"{guarded.url}/sleep?mode=abort", headers=dict(ops.headers)).status_code == 200
         assert "server_sleeping" in [line for line in lines if line][-1]
     assert ops.post("/wake_up").status_code == 200
+
+
+def test_profiles_are_made_only_where_there_is_a_directory_for_them(ops: httpx.Client) -> None:
+    for path in ("/start_profile", "/stop_profile"):
+        refused = ops.post(path)
+        assert refused.status_code == 400
+        assert "profile" in refused.json()["error"]["message"]

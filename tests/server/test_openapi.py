@@ -165,7 +165,8 @@ def test_what_is_beyond_a_bound_of_the_document_is_refused_by_name(document: dic
 def test_admin_endpoints_are_documented_where_there_is_an_admin(document: dict[str, Any], guarded: Any) -> None:
     key = {"authorization": f"Bearer {guarded.keys['front']}"}
     there = httpx.get(f"{guarded.url}/openapi.json", headers=key).json()
-    assert set(there["paths"]) - set(document["paths"]) == {"/reset_prefix_cache", "/sleep", "/wake_up", "/is_sleeping", "/log_level"}
+    switches = {"/reset_prefix_cache", "/sleep", "/wake_up", "/is_sleeping", "/log_level", "/start_profile", "/stop_profile"}
+    assert set(there["paths"]) - set(document["paths"]) == switches
 
 
 def test_schemathesis_finds_nothing_in_a_small_run(server: RunningServer) -> None:
