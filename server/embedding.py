@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -40,7 +39,7 @@ class Embedding:
             priority=terms.priority,
             cache_salt=terms.cache_salt,
             tenant=terms.tenant,
-            timeout=None if terms.timeout is None else max(1e-3, record.started + terms.timeout - time.perf_counter()),
+            timeout=terms.time_left(record),
         )
         service.running.add(self)
 

@@ -30,6 +30,10 @@ class Terms:
     tenant: str = ""  # whose turn it takes under the policy `fair`
     timeout: float | None = None  # seconds from the HTTP request's arrival
 
+    def time_left(self, record: RequestRecord) -> float | None:
+        """What is left of the timeout: reading and tokenizing a long prompt takes a while. A timer that is set for now still goes off."""
+        return None if self.timeout is None else max(1e-3, record.started + self.timeout - time.perf_counter())
+
 
 class Generation:
     """An async iterator over a request's output deltas. Leaving it early, aborts the request in the engine.
@@ -62,8 +66,7 @@ class Generation:
             priority=terms.priority,
             cache_salt=terms.cache_salt,
             tenant=terms.tenant,
-            # What is left of it: reading and tokenizing a long prompt takes a while. A timer that is set for now still goes off.
-            timeout=None if terms.timeout is None else max(1e-3, record.started + terms.timeout - time.perf_counter()),
+            timeout=terms.time_left(record),
         )
         self._submitted = time.monotonic()  # the engine's clock
         if record.submitted is None:
