@@ -6,13 +6,13 @@ Parsed here and not by transformers' AutoConfig, which takes two seconds to impo
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelLoadError
 from engine.loader.hf_pooling import read_pooling
+from engine.loader.json_file import read_json
 from engine.model_config import ModelConfig, RopeConfig
 from engine.pooling_params import Pooling
 
@@ -45,19 +45,6 @@ def read_generation_config(directory: Path) -> dict[str, Any]:
     """generation_config.json, empty when there is none."""
     path = directory / "generation_config.json"
     return read_json(path) if path.is_file() else {}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ModelLoadError when it cannot be read or is something else."""
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelLoadError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(loaded, dict):
-        raise ModelLoadError(f"{path} must hold a JSON object, but holds a {type(loaded).__name__}")
-    return loaded
 
 
 class _Fields:

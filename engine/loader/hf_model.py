@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import ModelLoadError
 from engine.loader.fingerprint import fingerprint_file
-from engine.loader.hf_config import read_config, read_generation_config, read_json
+from engine.loader.hf_config import read_config, read_generation_config
+from engine.loader.json_file import read_json
 from engine.model_config import ModelConfig
 
 if TYPE_CHECKING:

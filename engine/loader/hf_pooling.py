@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelLoadError
+from engine.loader.json_file import read_json, read_json_as
 from engine.pooling_params import Pooling
 
 _KINDS: dict[str, Pooling] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
@@ -22,7 +22,7 @@ def read_pooling(directory: Path) -> Pooling | None:
     if not path.is_file():
         return None
     pooling: Pooling | None = None
-    for module in _read(path, list):
+    for module in read_json_as(list, path):
         kind = str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else ""
         if kind not in _HARMLESS:
             raise ModelLoadError(f"{path}: embeddings that pass through a module of type {kind or '?'} are not supported")
@@ -32,7 +32,7 @@ def read_pooling(directory: Path) -> Pooling | None:
 
 
 def _read_kind(path: Path) -> Pooling:
-    modes = [name for name, value in _read(path, dict).items() if name.startswith("pooling_mode") and value is True]
+    modes = [name for name, value in read_json(path).items() if name.startswith("pooling_mode") and value is True]
     if len(modes) != 1 or modes[0] not in _KINDS:
         raise ModelLoadError(f"{path}: pooling by {', '.join(modes) or 'no mode'} is not supported; supported are {', '.join(_KINDS)}")
     return _KINDS[modes[0]]
@@ -42,15 +42,3 @@ def _inside(path: Path, name: Any) -> str:
     if not isinstance(name, str) or Path(name).name != name:
         raise ModelLoadError(f"{path} names {name!r}, which is not a folder of its own directory")
     return name
-
-
-def _read(path: Path, kind: type) -> Any:
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelLoadError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(loaded, kind):
-        raise ModelLoadError(f"{path} must hold a JSON {'array' if kind is list else 'object'}")
-    return loaded
