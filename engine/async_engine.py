@@ -24,7 +24,7 @@ from engine.errors import (
     RequestTimeoutError,
 )
 from engine.grammar.compiler import GrammarCompiler
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from engine.logits_processors import LogitsProcessorRegistry
 from engine.messages import (
     AbortRequests,

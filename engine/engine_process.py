@@ -85,7 +85,7 @@ def _serve(config: EngineConfig, link: _Link) -> None:
     from engine.core import EngineCore
     from engine.executor.device import resolve_device
     from engine.executor.in_process import InProcessExecutor
-    from engine.loader.source import resolve_model
+    from engine.loader.resolve import resolve_model
 
     config = resolve_device(config)
     source = resolve_model(config.model, config.revision, config.load_format, config.seed)

@@ -17,7 +17,7 @@ from engine.errors import InvalidRequestError
 from engine.executor.device import resolve_device
 from engine.executor.in_process import InProcessExecutor
 from engine.grammar.compiler import GrammarCompiler
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from engine.logits_processors import LogitsProcessorRegistry
 from engine.model_config import resolve_max_model_len, resolve_pooling
 from engine.output_processor import OutputProcessor

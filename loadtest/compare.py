@@ -22,7 +22,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from engine.loader.source import ModelSource, resolve_model
+from engine.loader.model_source import ModelSource
+from engine.loader.resolve import resolve_model
 from loadtest.peers.hugging_face import hugging_face_directory
 
 NEW_TOKENS = 64

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from loadtest.client import ask
 from loadtest.load import Figures, installed_aiperf, run_load, served_model
 from loadtest.peers.hugging_face import hugging_face_directory, tokenizer_directory

@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from loadtest.peers.hugging_face import CACHE, tokenizer_directory
 
 WORKLOADS = Path(__file__).parent / "workloads"

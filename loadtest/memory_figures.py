@@ -20,7 +20,7 @@ from engine.config import GIB, EngineConfig
 from engine.core import EngineCore
 from engine.executor import WorkerInfo
 from engine.llm import LLM
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from engine.messages import EngineRequest
 from engine.model_config import ModelConfig
 from engine.models import build_model

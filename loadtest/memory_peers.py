@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from loadtest.compare import NEW_TOKENS, Side, make_prompts
 
 TOKENS_PER_SEQUENCE = 160  # as loadtest/peers/llama_cpp_batch.py has it

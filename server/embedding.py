@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from engine.errors import EngineDeadError
 from engine.outputs import EmbeddingOutput
@@ -12,9 +11,7 @@ from engine.pooling_params import PoolingParams
 from server.errors import ApiError
 from server.generation import Terms, charge
 from server.observability.record import RequestRecord
-
-if TYPE_CHECKING:
-    from server.service import Service
+from server.service import Service
 
 # Texts of one request that are with the engine at once: enough to fill its steps, and few enough to leave room for others.
 _MOST_AT_ONCE = 64

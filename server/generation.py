@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from engine.errors import EngineDeadError, InvalidRequestError
 from engine.outputs import RequestOutput, TokenLogprobs
@@ -16,9 +15,7 @@ from server.observability.record import RequestRecord
 from server.observability.transcript import Transcript
 from server.protocol.embeddings import PooledBody
 from server.protocol.sampling import SamplingBody
-
-if TYPE_CHECKING:
-    from server.service import Service
+from server.service import Service
 
 
 @dataclass(frozen=True)

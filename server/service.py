@@ -8,7 +8,7 @@ import hashlib
 import time
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.errors import InvalidRequestError, OctavoError
 from octavo import __version__
@@ -22,8 +22,14 @@ from server.text_work import TextWork
 
 if TYPE_CHECKING:
     from engine.async_engine import AsyncLLMEngine
-    from server.embedding import Embedding
-    from server.generation import Generation
+
+
+class Running(Protocol):
+    """What is under way in the engine for a request."""
+
+    def end_with(self, error: ApiError) -> None:
+        """End it there; whoever waits for its result gets the error."""
+        ...
 
 
 class Phase(Enum):
@@ -49,7 +55,7 @@ class Service:
         if config.vllm_metric_names:
             self.metrics.add_vllm_names(self.names[0], self._cache_settings)
         self._accepted_names = {*self.names, engine.source.name}
-        self.running: set[Generation | Embedding] = set()
+        self.running: set[Running] = set()
         self._num_pending = 0  # requests that were admitted and have not ended
         self._admitted = 0  # their sequences
         self._idle = asyncio.Event()
@@ -129,8 +135,8 @@ class Service:
 
     def end_running(self, reason: str, code: str = "shutting_down") -> None:
         """End all running requests with an error."""
-        for generation in list(self.running):
-            generation.end_with(ApiError(503, reason, code=code))
+        for running in list(self.running):
+            running.end_with(ApiError(503, reason, code=code))
 
     def check_open(self) -> None:
         """Raises ApiError 503 before the engine serves for the first time, once it is given up, and while the server is being stopped.

@@ -14,8 +14,8 @@ from engine.errors import ConfigError
 from engine.executor import WorkerInfo
 from engine.grammar.compiler import GrammarCompiler
 from engine.host_pool import plan_num_host_blocks
+from engine.loader.model_source import ModelSource
 from engine.loader.progress import loading_bar
-from engine.loader.source import ModelSource
 from engine.logits_processors import LogitsProcessorRegistry
 from engine.model_config import resolve_max_model_len
 from engine.model_runner import ModelRunner

@@ -3,6 +3,7 @@
 Importing this package, or resolving a model, does not import PyTorch.
 """
 
-from engine.loader.source import DEFAULT_MODEL_NAME, ModelSource, Progress, resolve_model
+from engine.loader.model_source import ModelSource, Progress
+from engine.loader.resolve import DEFAULT_MODEL_NAME, resolve_model
 
 __all__ = ["DEFAULT_MODEL_NAME", "ModelSource", "Progress", "resolve_model"]

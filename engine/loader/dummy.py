@@ -10,7 +10,7 @@ from engine.model_config import ModelConfig
 if TYPE_CHECKING:
     import torch
 
-    from engine.loader.source import ModelSource, Progress
+    from engine.loader.model_source import ModelSource, Progress
     from engine.tokenizer import Tokenizer
     from kernels.weights import Weight
 

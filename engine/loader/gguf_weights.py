@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from engine.errors import ModelLoadError
 from engine.loader.gguf_file import GgufFile, TensorInfo
 from engine.loader.gguf_quants import read_matrix, read_vector
-from engine.loader.source import Progress
+from engine.loader.model_source import Progress
 from engine.model_config import ModelConfig
 from kernels.weights import Weight
 

@@ -17,7 +17,7 @@ from engine.model_config import ModelConfig
 if TYPE_CHECKING:
     import torch
 
-    from engine.loader.source import Progress
+    from engine.loader.model_source import Progress
     from engine.tokenizer import Tokenizer
     from kernels.weights import Weight
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from engine.loader.source import Progress
+from engine.loader.model_source import Progress
 
 tqdm.monitor_interval = 0  # no thread that watches over bars
 _DELAY_SECONDS = 1.0  # a shorter load shows no bar

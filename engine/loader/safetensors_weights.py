@@ -9,7 +9,7 @@ import safetensors
 import torch
 
 from engine.errors import ModelLoadError
-from engine.loader.source import Progress
+from engine.loader.model_source import Progress
 from engine.model_config import ModelConfig
 from kernels.weights import DenseWeight, Weight
 

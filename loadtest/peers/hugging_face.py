@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from engine.loader.source import ModelSource, resolve_model
+from engine.loader.model_source import ModelSource
+from engine.loader.resolve import resolve_model
 from kernels.weights import Weight
 
 CACHE = Path.home() / ".cache" / "octavo" / "loadtest"

@@ -6,7 +6,7 @@ import torch
 
 from engine.batch_buffers import BatchBuffers, SlotTables, StepArrays
 from engine.cache_engine import CacheEngine
-from engine.loader.source import ModelSource
+from engine.loader.model_source import ModelSource
 from engine.models import build_model
 from engine.sampling_params import SamplingParams
 from engine.step import NewSequence, StepInput

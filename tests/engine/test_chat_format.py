@@ -12,7 +12,7 @@ from engine.chat.format import ChatFormat
 from engine.chat.message import read_message
 from engine.chat.plan import AnswerWishes
 from engine.errors import ConfigError, InvalidRequestError
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from engine.sampling_params import SamplingParams
 from engine.structured_outputs import StructuredOutputs
 from engine.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ from engine import chat_template as module
 from engine import template_bounds
 from engine.chat_template import ChatTemplate, read_template
 from engine.errors import ConfigError, InvalidRequestError
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from server.chat.messages import MessageReader
 from server.errors import ApiError
 from server.protocol.chat import Message

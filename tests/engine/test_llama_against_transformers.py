@@ -12,7 +12,8 @@ from small_models import new_llama, new_mistral, new_qwen2, new_qwen3, save_toke
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.llm import LLM
-from engine.loader.source import ModelSource, resolve_model
+from engine.loader.model_source import ModelSource
+from engine.loader.resolve import resolve_model
 from engine.pooling_params import PoolingParams
 from engine.sampling_params import SamplingParams
 from kernels.cpu.plan import Plan

@@ -22,7 +22,7 @@ from engine.async_engine import AsyncLLMEngine
 from engine.config import EngineConfig
 from engine.errors import ConfigError, InvalidRequestError, ModelLoadError, RequestTimeoutError
 from engine.llm import LLM
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from engine.messages import SequenceOutput
 from engine.pooling_params import Pooling, PoolingParams
 from engine.sampling_params import SamplingParams

@@ -15,7 +15,7 @@ from tool_transcripts import BROKEN, WHOLE, Transcript
 from engine.chat.deltas import Content, Delta, ToolArguments, ToolCallStart
 from engine.chat.message import ChatMessage
 from engine.detokenizer import IncrementalDetokenizer
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from engine.tokenizer import Tokenizer
 from engine.tool_calls.formats import FORMATS, find_format
 

@@ -15,7 +15,7 @@ import tokenizers
 from engine.chat.message import ChatMessage
 from engine.errors import InvalidRequestError
 from engine.grammar.compiler import GrammarCompiler
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from engine.structured_outputs import StructuredOutputs
 from engine.tokenizer import Tokenizer
 from engine.tool_calls.formats import FORMATS

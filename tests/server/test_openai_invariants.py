@@ -18,7 +18,7 @@ from live_server import Guarded, RunningServer
 from starlette.types import Receive, Scope, Send
 
 from engine.config import EngineConfig
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from engine.stats import EngineStats
 from server.access.keys import KeyRing
 from server.config import ServerConfig

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engine.loader.source import resolve_model
+from engine.loader.resolve import resolve_model
 from engine.outputs import Logprob, TokenLogprobs
 from engine.tokenizer import Tokenizer
 from server.render.tokens import CompletionLogprobs, TokenText, usage
