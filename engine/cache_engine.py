@@ -31,7 +31,7 @@ class CacheEngine:
         self.pool = _zeros(pool_shape, dtype, ops.device)
         # of each layer: [num_blocks, 2, num_kv_heads, block_size, row], its blocks apart by all the layers
         self.kv_caches = [self.pool[:, layer] for layer in range(len(shapes))]
-        self._host = new_host_pool(self.pool, num_host_blocks) if num_host_blocks else None
+        self._host = new_host_pool(self.pool, num_host_blocks, ops) if num_host_blocks else None
 
     def free(self) -> None:
         """Give the pool's memory back until `restore`. What is cached is lost; whatever refers to the pool goes on to."""
@@ -62,7 +62,7 @@ class CacheEngine:
         """Copy blocks, (source, destination) each, in all layers; the result is that of one copy after the other."""
         for independent in _in_waves(pairs):
             indices = torch.tensor(independent, dtype=torch.int64, device=self.pool.device)
-            self._ops.copy_blocks(self.pool, indices)
+            self._ops.copy_blocks(self.pool, self.pool, indices)
 
 
 def _in_waves(pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:

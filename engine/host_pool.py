@@ -16,8 +16,8 @@ from engine.config import GIB, EngineConfig
 from engine.errors import ConfigError
 from engine.host_cache import BlockPairs
 from engine.pages import drop_pages
-
-_STAGING_BYTES = 64 << 20
+from engine.staging import Staging
+from kernels.ops import Ops
 
 
 class HostPool:
@@ -55,32 +55,29 @@ class HostPool:
 class CudaHostPool(HostPool):
     """Host blocks in pinned memory, copied on a stream of their own while this process goes on.
 
-    What leaves is first gathered in a small buffer on the device: from there it crosses the bus while the step computes. Only a swap
-    that is larger than the buffer holds the computation up, and what arrives does, which the step reads.
+    What leaves is first gathered on the device, and from there it crosses the bus while the step computes. Only a swap that is larger than
+    the buffer holds the computation up, and what arrives does, which the step reads. Nothing here waits for the device.
     """
 
-    def __init__(self, pool: torch.Tensor, num_blocks: int) -> None:
-        self._blocks = _rows(pool)  # [blocks of the device, bytes]
-        block_bytes = self._blocks.shape[1]
-        self._pinned = torch.zeros((num_blocks, block_bytes), dtype=torch.uint8, pin_memory=True)
-        self._staging = self._blocks.new_empty((max(1, min(num_blocks, _STAGING_BYTES // block_bytes)), block_bytes))
+    def __init__(self, pool: torch.Tensor, num_blocks: int, ops: Ops) -> None:
+        blocks = _rows(pool)
+        pinned = torch.zeros((num_blocks, blocks.shape[1]), dtype=torch.uint8, pin_memory=True)
+        self._staging = Staging(blocks, pinned, ops)
+        self._pool_device = pool.device
         self._stream = torch.cuda.Stream(pool.device)  # type: ignore[no-untyped-call]
         self._timings: deque[tuple[torch.cuda.Event, torch.cuda.Event, int]] = deque()
 
     def swap(self, outs: BlockPairs, ins: BlockPairs) -> None:
-        compute = torch.cuda.current_stream(self._blocks.device)
+        compute = torch.cuda.current_stream(self._pool_device)
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        gathered = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._stream.wait_stream(compute)  # the step before, which wrote what leaves
-        start.record(self._stream)
-        for first in range(0, len(outs), len(self._staging)):
-            self._copy_out(outs[first : first + len(self._staging)], compute)
-        if ins:
-            self._stream.wait_stream(compute)  # the blocks that are filled now have been gathered
-            with torch.cuda.stream(self._stream):
-                for host_block, device_block in ins:
-                    self._blocks[device_block].copy_(self._pinned[host_block], non_blocking=True)
-            compute.wait_stream(self._stream)
-        end.record(self._stream)
+        with torch.cuda.stream(self._stream):
+            start.record()
+            self._staging.copy_out(outs, gathered.record)
+            self._staging.copy_in(ins)
+            end.record()
+        compute.wait_event(end if ins else gathered)
         self._timings.append((start, end, len(outs) + len(ins)))
 
     def take_timing(self) -> tuple[float, int]:
@@ -94,19 +91,10 @@ class CudaHostPool(HostPool):
     def free(self) -> None:
         """Pinned memory stays: a machine may refuse to pin as much a second time."""
 
-    def _copy_out(self, outs: BlockPairs, compute: torch.cuda.Stream) -> None:
-        compute.wait_stream(self._stream)  # what the buffer held has left
-        leaving = torch.tensor([device_block for device_block, _ in outs], device=self._blocks.device)
-        torch.index_select(self._blocks, 0, leaving, out=self._staging[: len(outs)])
-        self._stream.wait_stream(compute)
-        with torch.cuda.stream(self._stream):
-            for row, (_, host_block) in enumerate(outs):
-                self._pinned[host_block].copy_(self._staging[row], non_blocking=True)
 
-
-def new_host_pool(pool: torch.Tensor, num_blocks: int) -> HostPool:
+def new_host_pool(pool: torch.Tensor, num_blocks: int, ops: Ops) -> HostPool:
     """Host blocks like those of `pool`, [num_blocks, ...]."""
-    return CudaHostPool(pool, num_blocks) if pool.device.type == "cuda" else HostPool(pool, num_blocks)
+    return CudaHostPool(pool, num_blocks, ops) if pool.device.type == "cuda" else HostPool(pool, num_blocks)
 
 
 def plan_num_host_blocks(config: EngineConfig, block_bytes: int, device: torch.device) -> int:

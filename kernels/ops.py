@@ -101,9 +101,11 @@ class Ops(Protocol):
         """x[rows]: [T, n], [R] int32 -> [R, n]."""
         ...
 
-    def copy_blocks(self, pool: torch.Tensor, pairs: torch.Tensor) -> None:
-        """Copy whole blocks: pool is [num_blocks, ...], of one layer or of all, contiguous inside a block; pairs is [P, 2] int64 of
-        (source, destination); no block is both.
+    def copy_blocks(self, source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor) -> None:
+        """Copy whole blocks: block pairs[i, 0] of `source` to block pairs[i, 1] of `target`, which may be one tensor.
+
+        Both are [any number of blocks, ...], alike and contiguous inside a block, of one layer or of all; pairs is [P, 2] int64. Nothing
+        is written twice, and nothing that is written is read.
         """
         ...
 

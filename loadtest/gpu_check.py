@@ -133,34 +133,27 @@ def transformers(device_name: str) -> Iterator[Row]:
 
 
 def swap(device_name: str) -> Iterator[Row]:
-    """Blocks to host memory and back, bit for bit, and how fast."""
+    """Blocks to host memory and back, bit for bit, and how fast; and how long this process is held up, which launches the step next."""
     import torch
 
-    from engine.host_pool import new_host_pool
+    from loadtest.gpu_swap import swap_figures
 
-    on_gpu = device_name == "cuda"
-    num_blocks, elements = (256, 1 << 20) if on_gpu else (8, 1 << 10)
-    pool = torch.randint(0, 255, (num_blocks, 2, elements), dtype=torch.uint8, device=device_name)
-    before = pool.clone()
-    host = new_host_pool(pool, num_blocks)
-    pairs = [(i, num_blocks - 1 - i) for i in range(num_blocks)]
-    for direction in ("out", "in"):
-        started = time.perf_counter()
-        host.swap(pairs if direction == "out" else [], [] if direction == "out" else [(b, a) for a, b in pairs])
-        if on_gpu:
-            torch.cuda.synchronize()
-        seconds = time.perf_counter() - started
-        if direction == "out":
-            pool.zero_()
-        yield Row(f"swap {direction}, blocks of {2 * elements >> 10} KiB", f"{pool.nbytes / seconds / 1e9:.1f} GB/s")
-    wrong = "" if torch.equal(pool, before) else "blocks that came back differ"
-    yield Row("blocks come back bit for bit", "yes" if not wrong else "no", failed=wrong)
+    device = torch.device(device_name)
+    wrong = False
+    for kib in (2048, 64) if device.type == "cuda" else (2,):
+        for name, in_runs in (("neighbours", True), ("far apart", False)):
+            figures = swap_figures(device, kib << 10, in_runs=in_runs)
+            for direction, seconds in (("out", figures.out), ("in", figures.back)):
+                rate = f"{figures.num_bytes / seconds.total / 1e9:.1f} GB/s, {seconds.host * 1e6:.0f} us to start"
+                yield Row(f"swap {direction}, blocks of {kib} KiB, {name} in host memory", rate)
+            wrong |= not figures.is_equal
+    yield Row("blocks come back bit for bit", "no" if wrong else "yes", failed="blocks that came back differ" if wrong else "")
 
 
 def tests(device_name: str) -> Iterator[Row]:
     """The tests of the kernels, which run on a GPU where they are not interpreted."""
     files = ["attention", "ops", "matmul", "quantized", "sample", "graphs"]
-    paths = [f"tests/kernels/test_triton_{name}.py" for name in files] + ["tests/engine/test_host_pool.py"]
+    paths = [f"tests/kernels/test_triton_{name}.py" for name in files] + ["tests/engine/test_staging.py", "tests/engine/test_host_pool.py"]
     if device_name != "cuda":
         paths = paths[-1:]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *paths]

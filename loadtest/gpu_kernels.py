@@ -149,12 +149,12 @@ def attention_cases(device: torch.device, dtype: torch.dtype, sizes: Sizes, nois
 
     def copied(one: TritonOps | ReferenceOps) -> torch.Tensor:
         pool = cache.clone()
-        one.copy_blocks(pool, pairs)
+        one.copy_blocks(pool, pool, pairs)
         return pool
 
     yield Case(
         "block copies",
-        lambda: ops.copy_blocks(cache, pairs),
+        lambda: ops.copy_blocks(cache, cache, pairs),
         lambda: difference(copied(ops), copied(reference)),
         2 * len(pairs) * cache[0].nbytes,
     )

@@ -122,18 +122,20 @@ class CpuOps:
         self._emit(structs.GatherArgs, Step(num_logits=rows.shape[0]), x=x, indices=rows, out=out, features=x.shape[1])
         return out
 
-    def copy_blocks(self, pool: torch.Tensor, pairs: torch.Tensor) -> None:
+    def copy_blocks(self, source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor) -> None:
         if pairs.dtype != torch.int64 or not pairs.is_contiguous():
             raise ValueError("pairs must be contiguous int64")
-        size = pool.element_size()
+        size = source.element_size()
         self._emit(
             structs.CopyBlocksArgs,
             Step(),
-            cache=pool,
+            source=source,
+            target=target,
             pairs=pairs,
             num_pairs=pairs.shape[0],
-            stride_bytes=pool.stride(0) * size,
-            block_bytes=pool[0].numel() * size,
+            source_stride_bytes=source.stride(0) * size,
+            target_stride_bytes=target.stride(0) * size,
+            block_bytes=source[0].numel() * size,
         )
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:

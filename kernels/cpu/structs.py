@@ -151,10 +151,12 @@ class GatherArgs(Args):
 class CopyBlocksArgs(Args):
     kind = 8
     _fields_ = [
-        ("cache", c_void_p),
+        ("source", c_void_p),
+        ("target", c_void_p),
         ("pairs", c_void_p),
         ("num_pairs", c_int64),
-        ("stride_bytes", c_int64),
+        ("source_stride_bytes", c_int64),
+        ("target_stride_bytes", c_int64),
         ("block_bytes", c_int64),
     ]
 

@@ -115,8 +115,8 @@ class ReferenceOps:
     def gather_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return x[rows.long()]
 
-    def copy_blocks(self, pool: torch.Tensor, pairs: torch.Tensor) -> None:
-        pool[pairs[:, 1]] = pool[pairs[:, 0]]
+    def copy_blocks(self, source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor) -> None:
+        target[pairs[:, 1]] = source[pairs[:, 0]]
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
         return sample(logits, settings)

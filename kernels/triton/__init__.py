@@ -100,8 +100,8 @@ class TritonOps:
     def gather_rows(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return x.index_select(0, rows)
 
-    def copy_blocks(self, pool: torch.Tensor, pairs: torch.Tensor) -> None:
-        copy_blocks(pool, pairs)
+    def copy_blocks(self, source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor) -> None:
+        copy_blocks(source, target, pairs)
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
         return sample(logits, settings)

@@ -6,6 +6,9 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import ConfigError
 from engine.host_pool import HostPool, new_host_pool, plan_num_host_blocks
+from kernels.ops import Ops
+from kernels.reference import ReferenceOps
+from kernels.triton import TritonOps
 
 CPU = torch.device("cpu")
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]  # the same promises wherever they can be tried
@@ -15,12 +18,16 @@ def new_pool(num_blocks: int, device: str = "cpu", dtype: torch.dtype = torch.fl
     return torch.randn(num_blocks, 3, 2, 2, 16, 8, device=device).to(dtype)
 
 
+def ops_for(device: str) -> Ops:
+    return TritonOps(torch.device(device), torch.float32) if device == "cuda" else ReferenceOps(CPU, torch.float32)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_blocks_come_back_bit_for_bit_after_theirs_were_filled_anew(device: str, dtype: torch.dtype) -> None:
     pool = new_pool(6, device, dtype)
     before = pool.clone()
-    host = new_host_pool(pool, 4)
+    host = new_host_pool(pool, 4, ops_for(device))
     host.swap([(5, 0), (1, 3)], [])
     pool.zero_()
     host.swap([], [(3, 1), (0, 2)])
@@ -32,7 +39,7 @@ def test_blocks_come_back_bit_for_bit_after_theirs_were_filled_anew(device: str,
 def test_what_leaves_goes_before_what_arrives_in_its_place(device: str) -> None:
     pool = new_pool(3, device)
     before = pool.clone()
-    host = new_host_pool(pool, 2)
+    host = new_host_pool(pool, 2, ops_for(device))
     host.swap([(0, 0)], [])
     host.swap([(1, 1)], [(0, 1), (1, 2)])
     assert torch.equal(pool, before[[0, 0, 1]])
@@ -40,10 +47,10 @@ def test_what_leaves_goes_before_what_arrives_in_its_place(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_swaps_larger_than_the_staging_buffer_lose_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.host_pool._STAGING_BYTES", 1 << 14)
+    monkeypatch.setattr("engine.staging._BUFFER_BYTES", 1 << 15)
     pool = new_pool(40, device)
     before = pool.clone()
-    host = new_host_pool(pool, 40)
+    host = new_host_pool(pool, 40, ops_for(device))
     host.swap([(i, 39 - i) for i in range(40)], [])
     pool.zero_()
     host.swap([], [(i, i) for i in range(40)])
@@ -52,7 +59,7 @@ def test_swaps_larger_than_the_staging_buffer_lose_nothing(device: str, monkeypa
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_time_of_all_copies_is_reported_once(device: str) -> None:
-    host = new_host_pool(new_pool(4, device), 4)
+    host = new_host_pool(new_pool(4, device), 4, ops_for(device))
     assert host.take_timing() == (0.0, 0)
     host.swap([(0, 0), (1, 1)], [(0, 2)])
     if device == "cuda":

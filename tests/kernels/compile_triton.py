@@ -186,7 +186,8 @@ def launch_others(dtype: torch.dtype) -> None:
     gate_up = torch.zeros(2, 2 * 14336, dtype=dtype)
     activation.silu_and_mul(gate_up)
     activation.gelu_tanh_and_mul(gate_up)
-    blocks.copy_blocks(torch.zeros(2, 2, 8, 16, 128, dtype=dtype), torch.zeros(1, 2, dtype=torch.int64))
+    pool = torch.zeros(2, 2, 8, 16, 128, dtype=dtype)
+    blocks.copy_blocks(pool, pool, torch.zeros(1, 2, dtype=torch.int64))
 
 
 def launch_quantized(dtype: torch.dtype) -> None:

@@ -188,8 +188,8 @@ def test_blocks_are_copied_and_nothing_else_changes():
     cache = make_cache(10, shape, 16, torch.float16, torch.Generator().manual_seed(0))
     expected = cache.clone()
     pairs = torch.tensor([[1, 7], [3, 2]])
-    REFERENCE.copy_blocks(expected, pairs)
-    TWO_THREADS.copy_blocks(cache, pairs)
+    REFERENCE.copy_blocks(expected, expected, pairs)
+    TWO_THREADS.copy_blocks(cache, cache, pairs)
     assert torch.equal(cache, expected)
 
 

@@ -120,11 +120,16 @@ def test_copied_blocks_are_equal_and_the_others_as_before(dtype):
     expected = cache.clone()
     pairs = torch.tensor([[0, 5], [2, 1], [2, 4]], device=DEVICE)
     ops, reference = both_ops(dtype)
-    ops.copy_blocks(cache, pairs)
-    reference.copy_blocks(expected, pairs)
+    ops.copy_blocks(cache, cache, pairs)
+    reference.copy_blocks(expected, expected, pairs)
     assert torch.equal(cache, expected)
-    ops.copy_blocks(cache, pairs[:0])
+    ops.copy_blocks(cache, cache, pairs[:0])
     assert torch.equal(cache, expected)
+    other = torch.zeros(cache.shape, dtype=dtype, device=DEVICE)  # whose blocks lie closer together
+    gathered = other.clone()
+    ops.copy_blocks(cache, other, pairs)
+    reference.copy_blocks(expected, gathered, pairs)
+    assert torch.equal(other, gathered)
 
 
 @pytest.mark.parametrize("dtype", PRODUCT_DTYPES, ids=str)

@@ -29,8 +29,8 @@ static void copy_pairs(worker_t *worker, const void *context, int32_t num_thread
     const copy_blocks_args_t *args = context;
     const span_t pairs = span_of(item, args->num_pairs, num_threads, 1);
     for (int64_t p = pairs.begin; p < pairs.end; p++) {
-        const uint8_t *source = args->cache + args->pairs[2 * p] * args->stride_bytes;
-        memcpy(args->cache + args->pairs[2 * p + 1] * args->stride_bytes, source, (size_t)args->block_bytes);
+        const uint8_t *block = args->source + args->pairs[2 * p] * args->source_stride_bytes;
+        memcpy(args->target + args->pairs[2 * p + 1] * args->target_stride_bytes, block, (size_t)args->block_bytes);
     }
     (void)worker, (void)phase;
 }

@@ -224,10 +224,11 @@ typedef struct {
 } gather_args_t;
 
 typedef struct {
-    uint8_t *cache;
-    const int64_t *pairs; // [num_pairs, 2] of source and destination
+    const uint8_t *source;
+    uint8_t *target;
+    const int64_t *pairs; // [num_pairs, 2] of a block of the source and one of the target
     int64_t num_pairs;
-    int64_t stride_bytes; // from one block to the next
+    int64_t source_stride_bytes, target_stride_bytes; // from one block to the next
     int64_t block_bytes; // that a block holds
 } copy_blocks_args_t;
 
