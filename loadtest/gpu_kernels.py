@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import triton
 
-from kernels.batch import AttentionShape, Batch
+from kernels.batch import AttentionShape, Batch, QkNorm
 from kernels.kv_cache import row_elements
 from kernels.reference import ReferenceOps
 from kernels.sampling import DrawSettings
@@ -133,18 +133,20 @@ def attention_cases(device: torch.device, dtype: torch.dtype, sizes: Sizes, nois
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)  # true rotations: repeated in place, they let no number grow
     kv_bytes = 2 * sizes.prompt * shape.num_kv_heads * shape.head_size * dtype.itemsize
 
-    def rotated(one: TritonOps | ReferenceOps) -> torch.Tensor:
+    def rotated(one: TritonOps | ReferenceOps, qk_norm: QkNorm | None) -> torch.Tensor:
         written = torch.zeros_like(cache)
-        one.rotary_and_write_kv(prompt.clone(), written, cos_sin, batch, shape)
+        one.rotary_and_write_kv(prompt.clone(), written, cos_sin, batch, shape, qk_norm)
         return written
 
-    yield Case(
-        "rotary and KV write",
-        lambda: ops.rotary_and_write_kv(prompt, cache, cos_sin, batch, shape),
-        lambda: difference(rotated(ops), rotated(reference)),
-        # q and k are read and written, v is read, k and v are stored; cosines and sines are read.
-        2 * prompt.nbytes - kv_bytes / 2 + kv_bytes + cos_sin.nbytes,
-    )
+    ones = torch.ones(shape.head_size, device=device)
+    for name, qk_norm in (("rotary", None), ("norms of heads, rotary", QkNorm(ones, ones, 1e-6))):
+        yield Case(
+            f"{name} and KV write",
+            lambda qk_norm=qk_norm: ops.rotary_and_write_kv(prompt, cache, cos_sin, batch, shape, qk_norm),
+            lambda qk_norm=qk_norm: difference(rotated(ops, qk_norm), rotated(reference, qk_norm)),
+            # q and k are read and written, v is read, k and v are stored; cosines and sines are read.
+            2 * prompt.nbytes - kv_bytes / 2 + kv_bytes + cos_sin.nbytes,
+        )
     pairs = torch.arange(cache.shape[0] // 2 * 2, device=device).view(-1, 2)
 
     def copied(one: TritonOps | ReferenceOps) -> torch.Tensor:

@@ -87,12 +87,7 @@ class TritonOps:
         shape: AttentionShape,
         qk_norm: QkNorm | None = None,
     ) -> None:
-        if qk_norm is not None:
-            heads = qkv.view(qkv.shape[0], -1, shape.head_size)
-            q, k, _ = heads.split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)
-            for part, weight in ((q, qk_norm.q), (k, qk_norm.k)):
-                part.copy_(rms_norm(part.reshape(-1, shape.head_size), weight, qk_norm.eps).view(part.shape))
-        rotary_and_write_kv(qkv, kv_cache, cos_sin, batch.positions, batch.slot_mapping, shape)
+        rotary_and_write_kv(qkv, kv_cache, cos_sin, batch.positions, batch.slot_mapping, shape, qk_norm)
 
     def paged_attention(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:
         return self._attention(qkv, kv_cache, batch, shape)

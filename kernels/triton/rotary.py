@@ -1,4 +1,4 @@
-"""Rotary position embedding of queries and keys, and the store of keys and values, in one pass over the fused projection."""
+"""Norm and rotary position embedding of queries and keys, and the store of keys and values, in one pass over the fused projection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.batch import AttentionShape
+from kernels.batch import AttentionShape, QkNorm
 
 
 def rotary_and_write_kv(
@@ -16,6 +16,7 @@ def rotary_and_write_kv(
     positions: torch.Tensor,
     slot_mapping: torch.Tensor,
     shape: AttentionShape,
+    qk_norm: QkNorm | None = None,
 ) -> None:
     """qkv [T, (H + 2K) * D] in place, kv_cache [num_blocks, 2, K, block_size, D]; the contract is `Ops.rotary_and_write_kv`."""
     num_rows = qkv.shape[0] * (shape.num_heads + 2 * shape.num_kv_heads)
@@ -28,10 +29,13 @@ def rotary_and_write_kv(
         cos_sin,
         positions,
         slot_mapping,
+        cos_sin if qk_norm is None else qk_norm.q,
+        cos_sin if qk_norm is None else qk_norm.k,
         qkv.stride(0),
         kv_cache.stride(0),
         cos_sin.stride(0),
         num_rows,
+        0.0 if qk_norm is None else qk_norm.eps,
         H=shape.num_heads,
         K=shape.num_kv_heads,
         D=shape.head_size,
@@ -41,6 +45,7 @@ def rotary_and_write_kv(
         REST_PAD=triton.next_power_of_2(rest) if rest else 1,
         BLOCK_SIZE=kv_cache.shape[3],
         ROWS=rows,
+        HAS_NORM=qk_norm is not None,
         num_warps=4,
         enable_fp_fusion=True,
     )
@@ -53,10 +58,13 @@ def rotary_and_write_kv_kernel(
     cos_sin_ptr,  # [max_positions, 2 * HALF] float32
     positions_ptr,  # [T] int32
     slot_mapping_ptr,  # [T] int64
+    q_norm_ptr,  # [D], read when HAS_NORM
+    k_norm_ptr,  # [D]
     qkv_stride,
     block_stride,
     cos_sin_stride,
     num_rows,  # T * (H + 2K)
+    eps,
     H: tl.constexpr,
     K: tl.constexpr,
     D: tl.constexpr,
@@ -66,9 +74,11 @@ def rotary_and_write_kv_kernel(
     REST_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
+    HAS_NORM: tl.constexpr,
 ):
     """A row is one head of one token: grid (cdiv(num_rows, ROWS)). Both halves of a rotated pair belong to one thread, which
-    reads both before it writes either, so rotating in place is safe (Su et al., 2021, in the half-split form).
+    reads both before it writes either, so rotating in place is safe (Su et al., 2021, in the half-split form). A norm reads and writes
+    each row within one program.
     """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = rows < num_rows
@@ -85,6 +95,20 @@ def rotary_and_write_kv_kernel(
     first_ptrs = qkv_ptr + source[:, None] + dims[None, :]
     first = tl.load(first_ptrs, mask=inside, other=0.0)
     second = tl.load(first_ptrs + HALF, mask=inside, other=0.0)
+    if REST > 0:
+        others = 2 * HALF + tl.arange(0, REST_PAD)
+        rest_ptrs = qkv_ptr + source[:, None] + others[None, :]
+        rest = tl.load(rest_ptrs, mask=(real if HAS_NORM else cached)[:, None] & (others < D)[None, :], other=0.0)
+    if HAS_NORM:
+        squares = tl.sum(first.to(tl.float32) * first.to(tl.float32) + second.to(tl.float32) * second.to(tl.float32), 1)
+        if REST > 0:
+            squares += tl.sum(rest.to(tl.float32) * rest.to(tl.float32), 1)
+        scale = tl.rsqrt(squares / D + eps)
+        first = normed(first, scale, heads, q_norm_ptr, k_norm_ptr, dims, HALF, H, K)
+        second = normed(second, scale, heads, q_norm_ptr, k_norm_ptr, HALF + dims, 2 * HALF, H, K)
+        if REST > 0:
+            rest = normed(rest, scale, heads, q_norm_ptr, k_norm_ptr, others, D, H, K)
+            tl.store(rest_ptrs, rest, mask=(real & ~is_value)[:, None] & (others < D)[None, :])
     positions = tl.load(positions_ptr + tokens, mask=real, other=0).to(tl.int64)
     rotated = inside & ~is_value[:, None]
     cos_ptrs = cos_sin_ptr + positions[:, None] * cos_sin_stride + dims[None, :]
@@ -100,10 +124,18 @@ def rotary_and_write_kv_kernel(
     tl.store(cache_ptrs, as_cached(first, kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
     tl.store(cache_ptrs + HALF, as_cached(second, kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
     if REST > 0:
-        others = 2 * HALF + tl.arange(0, REST_PAD)
-        copied = cached[:, None] & (others < D)[None, :]
-        rest = tl.load(qkv_ptr + source[:, None] + others[None, :], mask=copied, other=0.0)
-        tl.store(kv_cache_ptr + place[:, None] + others[None, :], as_cached(rest, kv_cache_ptr.dtype.element_ty), mask=copied)
+        stored = cached[:, None] & (others < D)[None, :]
+        tl.store(kv_cache_ptr + place[:, None] + others[None, :], as_cached(rest, kv_cache_ptr.dtype.element_ty), mask=stored)
+
+
+@triton.jit
+def normed(values, scale, heads, q_norm_ptr, k_norm_ptr, dims, end, H: tl.constexpr, K: tl.constexpr):
+    """[ROWS, dims] of heads of q and k times scale and weight, rounded as `rms_norm` does, and of values as they are."""
+    q_weight = tl.load(q_norm_ptr + dims, mask=dims < end, other=0.0)
+    k_weight = tl.load(k_norm_ptr + dims, mask=dims < end, other=0.0)
+    weight = tl.where((heads < H)[:, None], q_weight[None, :], k_weight[None, :]).to(values.dtype).to(tl.float32)
+    result = ((values.to(tl.float32) * scale[:, None]).to(values.dtype).to(tl.float32) * weight).to(values.dtype)
+    return tl.where((heads < H + K)[:, None], result, values)
 
 
 @triton.jit

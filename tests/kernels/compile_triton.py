@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from kernels.batch import AttentionShape, Batch
+from kernels.batch import AttentionShape, Batch, QkNorm
 from kernels.sampling import DrawSettings
 from kernels.triton import TritonOps, activation, attention, blocks, fp8_matmul, matmul, norm, quantized_matmul, rotary, sampling, tuning
 from kernels.triton.graphs import decode_batch
@@ -65,6 +65,10 @@ def main(architectures: list[int]) -> None:
                 launch_attention(dtype, AttentionShape(32, 8, head_size, head_size**-0.5))
             compiler.case = {"dtype": str(dtype)}
             launch_others(dtype)
+            compiler.case = {"dtype": str(dtype), "head_size": 128, "qk_norm": True}
+            launch_normed_rotary(dtype, AttentionShape(32, 8, 128, 128**-0.5))
+            launch_normed_rotary(dtype, AttentionShape(32, 8, 128, 128**-0.5, rotary_dim=32))
+            compiler.case = {"dtype": str(dtype)}
             if architecture >= 89:
                 launch_fp8(dtype, ROW_CLASSES if dtype == torch.bfloat16 else ROW_CLASSES[:1])
         compiler.case = {"dtype": str(torch.bfloat16)}
@@ -175,6 +179,13 @@ def launch_attention(
     batch.max_query_len, batch.max_seq_len = 1, 100
     attend(qkv, cache, batch, shape)
     rotary.rotary_and_write_kv(qkv, cache, torch.zeros(8, shape.head_size), batch.positions, batch.slot_mapping, shape)
+
+
+def launch_normed_rotary(dtype: torch.dtype, shape: AttentionShape) -> None:
+    ints, weight = torch.zeros(64, dtype=torch.int32), torch.zeros(shape.head_size)
+    qkv = torch.zeros(64, shape.qkv_size, dtype=dtype)
+    cache = torch.zeros(2, 2, shape.num_kv_heads, 16, shape.head_size, dtype=dtype)
+    rotary.rotary_and_write_kv(qkv, cache, torch.zeros(8, shape.head_size), ints, ints.long(), shape, QkNorm(weight, weight, 1e-6))
 
 
 def launch_others(dtype: torch.dtype) -> None:

@@ -102,6 +102,14 @@ def test_attention_over_8_bit_floats_is_compiled_too(compiled):
     assert {report["kernel"] for report in reports} >= {"attention_decode_kernel", "attention_prefill_kernel", "rotary_and_write_kv_kernel"}
 
 
+def test_norms_of_heads_are_compiled_into_the_rotary_kernel(compiled):
+    reports = [report for report in compiled if report.get("qk_norm")]
+    assert {report["kernel"] for report in reports} == {"rotary_and_write_kv_kernel"}
+    assert {(report["arch"], report["constants"]["REST"] > 0) for report in reports if report["constants"]["HAS_NORM"]} == {
+        (arch, is_partial) for arch in (80, 90) for is_partial in (False, True)
+    }
+
+
 def test_deterministic_attention_multiplies_with_one_instruction_whatever_the_number_of_queries(compiled):
     reports = [report for report in compiled if report.get("deterministic") and "prefill" in report["kernel"]]
     assert {report["arch"] for report in reports} == {80, 90}

@@ -25,22 +25,23 @@ def rotary_cases(draw):
     shape = AttentionShape(kv_heads * draw(st.integers(1, 8)), kv_heads, head_size, 1.0, rotary_dim=rotary_dim)
     seqs = draw(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), min_size=1, max_size=4))
     dtypes = draw(st.tuples(st.sampled_from(DTYPES), st.sampled_from([*DTYPES, torch.float8_e4m3fn])))
-    return shape, seqs, draw(st.sampled_from([8, 16, 32])), dtypes, draw(st.integers(0, 1000))
+    return shape, seqs, draw(st.sampled_from([8, 16, 32])), dtypes, draw(st.booleans()), draw(st.integers(0, 1000))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(rotary_cases())
 def test_rotary_and_write_kv_agrees_with_the_reference_and_writes_nothing_else(case):
-    shape, seqs, block_size, (dtype, cache_dtype), seed = case
+    shape, seqs, block_size, (dtype, cache_dtype), has_norm, seed = case
     generator = torch.Generator().manual_seed(seed)
+    qk_norm = QkNorm(noise(generator, shape.head_size), noise(generator, shape.head_size), 1e-6) if has_norm else None
     contexts = make_contexts(generator, shape, [context + query for context, query in seqs], cache_dtype)
     batch, cache = place(generator, contexts, [query for _, query in seqs], block_size)
     batch.slot_mapping[torch.rand(batch.num_tokens, generator=generator).to(DEVICE) < 0.2] = -1
     qkv = noise(generator, batch.num_tokens, shape.qkv_size, dtype=dtype)
     cos_sin = noise(generator, 64, shape.rotary_dim or shape.head_size)
     expected_qkv, expected_cache = qkv.clone(), cache.clone()
-    ReferenceOps(DEVICE, dtype).rotary_and_write_kv(expected_qkv, expected_cache, cos_sin, batch, shape)
-    rotary.rotary_and_write_kv(qkv, cache, cos_sin, batch.positions, batch.slot_mapping, shape)
+    ReferenceOps(DEVICE, dtype).rotary_and_write_kv(expected_qkv, expected_cache, cos_sin, batch, shape, qk_norm)
+    rotary.rotary_and_write_kv(qkv, cache, cos_sin, batch.positions, batch.slot_mapping, shape, qk_norm)
     assert_close(qkv, expected_qkv, dtype)
     # Slots that this step does not write keep their bits, the NaN of empty ones included.
     coarser = max(dtype, cache_dtype, key=lambda t: torch.finfo(t).eps)
