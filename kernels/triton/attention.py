@@ -18,6 +18,7 @@ PREFILL_ROWS = 128  # query heads times tokens of one prefill program
 FEW_PREFILL_ROWS = 32  # too few for wgmma, the instruction of sm_90 for 64 rows and more
 DECODE_PROGRAMS = 2048  # of one launch, about: several for each processor of a large GPU
 PARTIAL_FLOATS = 1 << 26  # 256 MiB: 64 sequences of 128,000 tokens with 32 heads of 128
+ALIGNED_FLOATS = 32  # Triton compiles a kernel anew for addresses that are no multiples of 16 bytes
 
 
 class PagedAttention:
@@ -38,7 +39,7 @@ class PagedAttention:
 
     def __init__(self, device: torch.device, *, one_instruction: bool = False) -> None:
         self._one_instruction = one_instruction
-        self._partials = torch.empty(PARTIAL_FLOATS, dtype=torch.float32, device=device)
+        self._partials = torch.empty(PARTIAL_FLOATS + ALIGNED_FLOATS, dtype=torch.float32, device=device)
 
     def __call__(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:
         """qkv [T, (H + 2K) * D], kv_cache [num_blocks, 2, K, block_size, D] -> [T, H * D]; the contract is `Ops.paged_attention`."""
@@ -103,7 +104,7 @@ class PagedAttention:
         seqs: range,
         num_splits: int,
     ) -> None:
-        num_stats = len(seqs) * shape.num_heads * num_splits * 2
+        num_stats = triton.cdiv(len(seqs) * shape.num_heads * num_splits * 2, ALIGNED_FLOATS) * ALIGNED_FLOATS
         partials = (self._partials[num_stats:], self._partials)  # accumulators behind tops and totals
         rows = triton.next_power_of_2(shape.num_heads // shape.num_kv_heads)
         programs = min(num_splits, triton.cdiv(DECODE_PROGRAMS, len(seqs) * shape.num_kv_heads))

@@ -62,7 +62,6 @@ def fp8_matmul(
         DEPTH=DEPTH,
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
-        max_num_imprecise_acc=DEPTH,
         enable_fp_fusion=False,
     )
     return out
@@ -118,7 +117,7 @@ def fp8_matmul_kernel(
         inside = (k + steps < K)[None, :]
         x = tl.load(x_ptrs + k, mask=there[:, None] & inside, other=0.0)
         weight = tl.load(weight_ptrs + k, mask=wanted[:, None] & inside, other=0.0)
-        acc = tl.dot(weight, tl.trans(x), acc)
+        acc = tl.dot(weight, tl.trans(x), acc, max_num_imprecise_acc=DEPTH)
     acc = acc * tl.load(scales_ptr + columns, mask=wanted, other=0.0)[:, None]
     acc = acc * tl.load(row_scales_ptr + rows, mask=there, other=0.0)[None, :]
     if HAS_BIAS:

@@ -23,33 +23,33 @@ def pad_decodes(batch: Batch, counts: torch.Tensor) -> None:
         batch.seq_lens,
         batch.logits_indices,
         counts,
-        SIZE=batch.num_seqs,
+        batch.num_seqs,
         SIZE_PAD=triton.next_power_of_2(batch.num_seqs),
         num_warps=4,
         enable_fp_fusion=True,
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["size"])
 def pad_decodes_kernel(
-    token_ids_ptr,  # [SIZE] int32
-    positions_ptr,  # [SIZE] int32
-    slot_mapping_ptr,  # [SIZE] int64
-    query_start_loc_ptr,  # [SIZE + 1] int32
-    seq_lens_ptr,  # [SIZE] int32
-    logits_indices_ptr,  # [SIZE] int32
+    token_ids_ptr,  # [size] int32
+    positions_ptr,  # [size] int32
+    slot_mapping_ptr,  # [size] int64
+    query_start_loc_ptr,  # [size + 1] int32
+    seq_lens_ptr,  # [size] int32
+    logits_indices_ptr,  # [size] int32
     counts_ptr,  # [2] int32
-    SIZE: tl.constexpr,
-    SIZE_PAD: tl.constexpr,
+    size,
+    SIZE_PAD: tl.constexpr,  # a power of two, at least size
 ):
     """One program: grid (1)."""
     rows = tl.arange(0, SIZE_PAD)
     num_seqs, num_logits = tl.load(counts_ptr), tl.load(counts_ptr + 1)
-    padding = (rows >= num_seqs) & (rows < SIZE)
+    padding = (rows >= num_seqs) & (rows < size)
     zeros = tl.zeros([SIZE_PAD], tl.int32)
     tl.store(token_ids_ptr + rows, zeros, mask=padding)
     tl.store(positions_ptr + rows, zeros, mask=padding)
     tl.store(slot_mapping_ptr + rows, zeros.to(tl.int64) - 1, mask=padding)
     tl.store(query_start_loc_ptr + rows + 1, rows + 1, mask=padding)
     tl.store(seq_lens_ptr + rows, zeros, mask=padding)
-    tl.store(logits_indices_ptr + rows, zeros, mask=(rows >= num_logits) & (rows < SIZE))
+    tl.store(logits_indices_ptr + rows, zeros, mask=(rows >= num_logits) & (rows < size))

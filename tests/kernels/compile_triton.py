@@ -1,149 +1,131 @@
-"""Compiles what the Triton operations would launch for a GPU, without one, and prints what became of it as lines of JSON.
+"""Runs what a server would run on a GPU, without one, and prints what became of each kernel as lines of JSON.
 
-A program of its own because in the tests' process Triton interprets. The real launch functions run on CPU tensors with real shapes;
-each launch is caught, and its kernel compiled for the argument types, alignments and constants that it was called with.
+A program of its own because in the tests' process Triton interprets. Whole forward passes of models of real shapes, on tensors without
+memory, meet a driver of no GPU (fake_gpu.py): Triton specialises and compiles each kernel for exactly what it is launched with.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.runtime.jit import JITFunction
+from fake_gpu import FakeDriver
 
-from kernels.batch import AttentionShape, Batch, QkNorm
+from engine.batch_buffers import BatchBuffers, SlotTables, StepArrays
+from engine.cache_engine import block_shape
+from engine.loader.dummy import weight_shapes
+from engine.model_config import ModelConfig, RopeConfig
+from engine.models import build_model
 from kernels.sampling import DrawSettings
-from kernels.triton import TritonOps, activation, attention, blocks, fp8_matmul, matmul, norm, quantized_matmul, rotary, sampling, tuning
-from kernels.triton.graphs import decode_batch
-from kernels.triton.padding import pad_decodes
-from kernels.triton.token_logprobs import logprobs
-from kernels.weights import QuantizedWeight
+from kernels.triton import TritonOps, fp8_matmul, quantized_matmul, tuning
+from kernels.weights import DenseWeight, QuantizedWeight, Weight
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
-TYPES = {
-    torch.float32: "*fp32",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.float8_e4m3fn: "*fp8e4nv",
-    torch.uint8: "*u8",
-    torch.int8: "*i8",
-    torch.int32: "*i32",
-    torch.int64: "*i64",
-}
-OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "max_num_imprecise_acc")
+META = torch.device("meta")
 # Tensor cores (sm_80, sm_90; and with 8-bit floats sm_89, sm_90), asynchronous copies to shared memory.
 INSTRUCTIONS = ("HMMA", "HGMMA", "QMMA", "QGMMA", "LDGSTS")
 ROW_CLASSES = (8, 64, 512)  # a number of rows for each class of `kernels.triton.tuning`
 EIGHT_BIT_ONLY = (89,)  # the first with 8-bit floats, and with less shared memory: only what these products compile to
 TUNED = tuning.read_table(tuning.TABLE)
 TABLE_ROW = "quantized_matmul"
+NEWEST_ONLY = ("smollm2",)  # models that are compiled for the last architecture alone, for the time that it takes
+
+# One vocabulary for all, lest sampling be compiled for each.
+LLAMA_3_8B = ModelConfig("LlamaForCausalLM", 128256, 4096, 14336, 32, 32, 8, 128, 1e-5, 8192, RopeConfig(500000.0, 128))
+MISTRAL_7B = replace(LLAMA_3_8B, architecture="MistralForCausalLM", sliding_window=4096)
+SMOLLM2_135M = ModelConfig(
+    "LlamaForCausalLM", 128256, 576, 1536, 30, 9, 3, 64, 1e-5, 8192, RopeConfig(100000.0, 64), tie_word_embeddings=True
+)  # fmt: skip
+QWEN3_0_6B = ModelConfig(
+    "Qwen3ForCausalLM", 128256, 1024, 3072, 28, 16, 8, 128, 1e-6, 40960, RopeConfig(1e6, 128), tie_word_embeddings=True, qk_norm=True
+)  # fmt: skip
+HEADS_OF_80 = ModelConfig(
+    "LlamaForCausalLM", 128256, 2560, 6912, 32, 32, 32, 80, 1e-5, 4096, RopeConfig(10000.0, 20), qk_norm=True,
+    hidden_act="gelu_pytorch_tanh",
+)  # fmt: skip
 
 
 def main(architectures: list[int]) -> None:
     for architecture in architectures:
-        compiler = Compiler(GPUTarget("cuda", architecture, 32))
-        JITFunction.run = compiler.catch
+        reporter = Reporter(architecture)
         tuning.device_key = lambda _, key=f"sm_{architecture}": key if (TABLE_ROW, key, tuning.FIXED) in TUNED else "any"
-        if architecture in EIGHT_BIT_ONLY:
-            compiler.case = {"dtype": str(torch.bfloat16)}
-            launch_fp8(torch.bfloat16, ROW_CLASSES)
-            launch_quantized(torch.bfloat16)
-            continue
-        for dtype in (torch.float16, torch.bfloat16):
-            for head_size in (64, 128):
-                compiler.case = {"dtype": str(dtype), "head_size": head_size}
-                launch_attention(dtype, AttentionShape(32, 8, head_size, head_size**-0.5))
-            compiler.case = {"dtype": str(dtype)}
-            launch_others(dtype)
-            compiler.case = {"dtype": str(dtype), "head_size": 128, "qk_norm": True}
-            launch_normed_rotary(dtype, AttentionShape(32, 8, 128, 128**-0.5))
-            launch_normed_rotary(dtype, AttentionShape(32, 8, 128, 128**-0.5, rotary_dim=32))
-            compiler.case = {"dtype": str(dtype)}
-            if architecture >= 89:
-                launch_fp8(dtype, ROW_CLASSES if dtype == torch.bfloat16 else ROW_CLASSES[:1])
-        compiler.case = {"dtype": str(torch.bfloat16)}
-        launch_quantized(torch.bfloat16)
-        launch_sampling()
-        compiler.case = {"dtype": str(torch.bfloat16), "head_size": 128, "window": 4096}
-        launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5, 4096))
-        compiler.case = {"dtype": str(torch.bfloat16), "head_size": 80}
-        launch_attention(torch.bfloat16, AttentionShape(32, 8, 80, 80**-0.5))
+        if architecture not in EIGHT_BIT_ONLY:
+            run_models(reporter)
+        reporter.begin({"dtype": "bfloat16"})
+        launch_quantized()
         if architecture >= 89:
-            compiler.case = {"dtype": str(torch.bfloat16), "head_size": 128, "cache": "fp8"}
-            launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5), cache_dtype=torch.float8_e4m3fn)
-        compiler.case = {"dtype": str(torch.bfloat16), "head_size": 128, "deterministic": True}
-        launch_attention(torch.bfloat16, AttentionShape(32, 8, 128, 128**-0.5), deterministic=True)
+            launch_fp8()
     try:
         TritonOps(torch.device("cpu"), torch.float16)
     except ValueError as error:
         print(json.dumps({"refused": str(error)}))
 
 
-class Compiler:
-    """Stands in for the launch of a kernel."""
+def run_models(reporter: Reporter) -> None:
+    """Models and settings, each with what it adds to those before."""
+    for name, config, settings in (
+        ("llama", LLAMA_3_8B, {}),
+        ("llama", LLAMA_3_8B, {"dtype": "float16"}),
+        ("llama", LLAMA_3_8B, {"deterministic": True}),
+        ("llama", LLAMA_3_8B, {"cache": "float8_e4m3fn"}),
+        ("smollm2", SMOLLM2_135M, {}),
+        ("qwen3", QWEN3_0_6B, {}),
+        ("mistral", MISTRAL_7B, {}),
+        ("heads of 80", HEADS_OF_80, {}),
+    ):
+        if reporter.driver.architecture < 89 and ("cache" in settings or name in NEWEST_ONLY):
+            continue
+        settings = {"dtype": "bfloat16", **settings}
+        reporter.begin({"model": name, **settings})
+        run_model(reporter, config, **settings)
 
-    def __init__(self, target: GPUTarget) -> None:
-        self.target = target
+
+class Reporter:
+    """Prints what each kernel was compiled to, when it is loaded."""
+
+    def __init__(self, architecture: int) -> None:
+        self.driver = FakeDriver(architecture, self.report)
+        self.driver.install()
         self.case: dict[str, Any] = {}
-        self.seen: set[str] = set()  # a kernel of one case may be that of another, too
+        self.late = False  # whether all that a server records at its start has run
 
-    @property
-    def catch(self) -> Any:
-        def run(kernel: JITFunction, *args: Any, grid: tuple[int, ...], warmup: bool, **kwargs: Any) -> None:
-            options = {name: kwargs.pop(name) for name in OPTIONS if name in kwargs}
-            arguments = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
-            compiled = triton.compile(source(kernel, arguments), target=self.target, options=options)
-            if compiled.hash in self.seen:
-                return
-            self.seen.add(compiled.hash)
-            constants = {p.name: arguments[p.name] for p in kernel.params if p.is_constexpr}
-            report = {"arch": self.target.arch, "kernel": kernel.__name__, "constants": constants} | self.case
-            print(json.dumps(report | resources(compiled)), flush=True)
+    def begin(self, case: dict[str, Any]) -> None:
+        self.case, self.late = case, False
 
-        return run
+    def report(self, source: Any, metadata: Any, machine_code: bytes) -> None:
+        names = {place: source.fn.params[place[0]].name for place in source.constants}
+        report = {
+            "arch": self.driver.architecture,
+            "kernel": metadata.name,
+            "constants": {names[place]: value for place, value in source.constants.items()},
+            "late": self.late,
+        }
+        print(json.dumps(report | self.case | resources(metadata, machine_code)), flush=True)
 
 
-def source(kernel: JITFunction, arguments: dict[str, Any]) -> ASTSource:
-    """The specialisation that Triton would choose: multiples of 16 and the integer 1 are known to the compiler."""
-    signature, constants, attributes = {}, {}, {}
-    for parameter in kernel.params:
-        name, value = parameter.name, arguments[parameter.name]
-        if parameter.is_constexpr or (value is not None and type(value) is int and value == 1 and not parameter.do_not_specialize):
-            signature[name], constants[name] = "constexpr", value
-        elif isinstance(value, torch.Tensor):
-            signature[name] = TYPES[value.dtype]
-            attributes[(parameter.num,)] = [["tt.divisibility", 16]]
-        elif isinstance(value, float):
-            signature[name] = "fp32"
-        else:
-            signature[name] = "i32"
-            if value % 16 == 0 and not parameter.do_not_specialize:
-                attributes[(parameter.num,)] = [["tt.divisibility", 16]]
-    return ASTSource(kernel, signature, constants, attributes)
-
-
-def resources(compiled: Any) -> dict[str, Any]:
+def resources(metadata: Any, machine_code: bytes) -> dict[str, Any]:
     """Registers per thread, bytes of spills per thread, shared memory per program, and counts of INSTRUCTIONS."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(compiled.asm["cubin"])
+        cubin.write_bytes(machine_code)
         usage = run_tool("cuobjdump", "--dump-resource-usage", cubin)
-        listing = run_tool("nvdisasm", "-c", cubin) if "attention" in compiled.name or "matmul" in compiled.name else ""
+        listing = run_tool("nvdisasm", "-c", cubin) if "attention" in metadata.name or "matmul" in metadata.name else ""
     registers, stack, local = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", usage).groups()
     return {
         "registers": int(registers),
         "spilled": int(stack) + int(local),
-        "shared": compiled.metadata.shared,
+        "shared": metadata.shared,
         "instructions": {name: len(re.findall(rf"\b{name}\b", listing)) for name in INSTRUCTIONS},
     }
 
@@ -152,88 +134,89 @@ def run_tool(name: str, *arguments: str | Path) -> str:
     return subprocess.run([TOOLS / name, *arguments], capture_output=True, text=True, check=True).stdout
 
 
-def launch_attention(
-    dtype: torch.dtype, shape: AttentionShape, *, cache_dtype: torch.dtype | None = None, deterministic: bool = False
-) -> None:
-    """A mixed batch with long contexts, decodes with short ones, and the rotary embedding."""
-    num_tokens, num_seqs = 64, 4
-    ints = {size: torch.zeros(size, dtype=torch.int32) for size in (num_tokens, num_seqs, num_seqs + 1)}
-    batch = Batch(
-        num_tokens=num_tokens,
-        num_seqs=num_seqs,
-        max_query_len=30,
-        max_seq_len=2000,
-        token_ids=ints[num_tokens],
-        positions=ints[num_tokens],
-        slot_mapping=torch.zeros(num_tokens, dtype=torch.int64),
-        query_start_loc=ints[num_seqs + 1],
-        seq_lens=ints[num_seqs],
-        block_tables=torch.zeros(num_seqs, 128, dtype=torch.int32),
-        logits_indices=ints[num_seqs],
-    )
-    qkv = torch.zeros(num_tokens, shape.qkv_size, dtype=dtype)
-    cache = torch.zeros(2, 2, shape.num_kv_heads, 16, shape.head_size, dtype=cache_dtype or dtype)
-    attend = attention.PagedAttention(torch.device("cpu"), one_instruction=deterministic)
-    attend(qkv, cache, batch, shape)
-    pad_decodes(decode_batch(batch, num_seqs), batch.seq_lens)
-    batch.max_query_len, batch.max_seq_len = 1, 100
-    attend(qkv, cache, batch, shape)
-    rotary.rotary_and_write_kv(qkv, cache, torch.zeros(8, shape.head_size), batch.positions, batch.slot_mapping, shape)
+def run_model(reporter: Reporter, config: ModelConfig, *, dtype: str, deterministic: bool = False, cache: str | None = None) -> None:
+    """The passes of a model: decodes of all sizes, then prompts and mixed batches, which meet no other kernels by their numbers."""
+    ops = new_ops(getattr(torch, dtype), deterministic=deterministic)
+    model = build_model(config, config.max_position_embeddings, META)
+    model.parameters.load(empty_weights(config, ops.dtype), ops)
+    shape = block_shape(model.attention_shapes[0], 16, getattr(torch, cache or dtype))
+    pool = torch.empty((1000, config.num_layers, *shape), dtype=getattr(torch, cache or dtype), device=META)
+    kv_caches = list(pool.unbind(1))
+    tables = SlotTables(64, config.max_position_embeddings, 16)
+    buffers = BatchBuffers(2048, 64, tables.block_tables.shape[1], 16, META)
+    forward = ops.capture(lambda ops, batch: model.forward(ops, batch, kv_caches), buffers.capacity)
+
+    def step(contexts: list[int], queries: list[int]) -> None:
+        num_seqs = len(contexts)
+        arrays = StepArrays(np.arange(num_seqs), np.array(contexts), np.array(queries), np.ones(num_seqs, np.bool_))
+        launch_sampling(ops, forward(buffers.fill(tables, arrays))[:num_seqs])
+
+    for size in forward.sizes:
+        step([100] * size, [1] * size)
+    step([0], [100])
+    step([0, 100], [77, 1])
+    step([0, 600], [77, 1])
+    ops.copy_blocks(pool, pool, torch.empty(3, 2, dtype=torch.int64, device=META))
+    reporter.late = True
+    for size in (3, 5, 33):
+        step([100] * size, [1] * size)
+    for contexts, queries in (
+        ([0, 0, 0], [7, 8, 9]),
+        ([0, 0, 5, 900], [100, 13, 1, 1]),
+        ([2000] * 17, [1] * 16 + [4]),
+        ([9] * 5, [1] * 4 + [2]),
+    ):
+        step(contexts, queries)
 
 
-def launch_normed_rotary(dtype: torch.dtype, shape: AttentionShape) -> None:
-    ints, weight = torch.zeros(64, dtype=torch.int32), torch.zeros(shape.head_size)
-    qkv = torch.zeros(64, shape.qkv_size, dtype=dtype)
-    cache = torch.zeros(2, 2, shape.num_kv_heads, 16, shape.head_size, dtype=dtype)
-    rotary.rotary_and_write_kv(qkv, cache, torch.zeros(8, shape.head_size), ints, ints.long(), shape, QkNorm(weight, weight, 1e-6))
+def new_ops(dtype: torch.dtype, *, deterministic: bool) -> TritonOps:
+    """The operations, told that Triton interprets, for else they would refuse tensors without memory."""
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.interpret = True
+        ops = TritonOps(META, torch.float16, deterministic=deterministic)
+    ops.dtype = dtype
+    return ops
 
 
-def launch_others(dtype: torch.dtype) -> None:
-    for n in (576, 4096):
-        x = torch.zeros(2, n, dtype=dtype)
-        norm.add_rms_norm(x, x, x[0], 1e-5)
-    norm.rms_norm(x, x[0], 1e-5)
-    matmul.matmul(x, torch.zeros(6144, 4096, dtype=dtype), None)
-    gate_up = torch.zeros(2, 2 * 14336, dtype=dtype)
-    activation.silu_and_mul(gate_up)
-    activation.gelu_tanh_and_mul(gate_up)
-    pool = torch.zeros(2, 2, 8, 16, 128, dtype=dtype)
-    blocks.copy_blocks(pool, pool, torch.zeros(1, 2, dtype=torch.int64))
+def empty_weights(config: ModelConfig, dtype: torch.dtype) -> Iterator[tuple[str, Weight | torch.Tensor]]:
+    for name, shape in weight_shapes(config).items():
+        tensor = torch.empty(shape, dtype=dtype, device=META)
+        yield name, DenseWeight(tensor) if len(shape) == 2 else tensor
 
 
-def launch_quantized(dtype: torch.dtype) -> None:
+def launch_sampling(ops: TritonOps, logits: torch.Tensor) -> None:
+    num_rows = len(logits)
+    ints, floats = np.zeros(num_rows, np.uint64), np.zeros(num_rows, np.float32)
+    with contextlib.suppress(NotImplementedError):  # tokens cannot be read from where there is no memory
+        ops.sample(logits.float(), DrawSettings(floats, floats, ints.astype(np.int32), floats.astype(np.float64), ints, ints, ints))
+    with contextlib.suppress(NotImplementedError):
+        ops.logprobs(logits.float(), ints.astype(np.int64), ints.astype(np.int32))
+
+
+def launch_quantized() -> None:
     """4 bits with minima for every class of rows; then what needs the most shared memory, and 8 bits."""
-    multiply_quantized(dtype, 4, signed=False, has_mins=True, group_size=32, row_counts=(*ROW_CLASSES, None))
-    multiply_quantized(dtype, 4, signed=True, has_mins=False, group_size=64, row_counts=ROW_CLASSES[1:])
-    multiply_quantized(dtype, 8, signed=True, has_mins=False, group_size=32, row_counts=ROW_CLASSES[:1])
+    multiply_quantized(4, signed=False, has_mins=True, group_size=32, row_counts=(*ROW_CLASSES, None))
+    multiply_quantized(4, signed=True, has_mins=False, group_size=64, row_counts=ROW_CLASSES[1:])
+    multiply_quantized(8, signed=True, has_mins=False, group_size=32, row_counts=ROW_CLASSES[:1])
 
 
-def multiply_quantized(
-    dtype: torch.dtype, bits: int, *, signed: bool, has_mins: bool, group_size: int, row_counts: tuple[int | None, ...]
-) -> None:
+def multiply_quantized(bits: int, *, signed: bool, has_mins: bool, group_size: int, row_counts: tuple[int | None, ...]) -> None:
     """None among the numbers of rows stands for `deterministic`."""
     codes, scales = torch.zeros(4096, 4096, dtype=torch.int8), torch.zeros(4096, 4096 // group_size)
     packed = quantized_matmul.pack_grouped(
-        QuantizedWeight(codes, scales, scales if has_mins else None, group_size, bits, signed), torch.device("cpu"), dtype
+        QuantizedWeight(codes, scales, scales if has_mins else None, group_size, bits, signed), torch.device("cpu"), torch.bfloat16
     )
     assert packed is not None
     for num_rows in row_counts:
-        x = torch.zeros(num_rows or 1, 4096, dtype=dtype)
+        x = torch.zeros(num_rows or 1, 4096, dtype=torch.bfloat16)
         quantized_matmul.quantized_matmul(x, packed, None, deterministic=num_rows is None)
 
 
-def launch_sampling() -> None:
-    logits, zeros = torch.zeros(2, 128256), np.zeros(2)
-    ints = zeros.astype(np.uint64)
-    settings = DrawSettings(zeros.astype(np.float32), zeros.astype(np.float32), zeros.astype(np.int32), zeros, ints, ints, ints)
-    sampling.sample(logits, settings)
-    logprobs(logits, zeros.astype(np.int64), zeros.astype(np.int32))
-
-
-def launch_fp8(dtype: torch.dtype, row_counts: tuple[int | None, ...]) -> None:
-    weight, scales = torch.zeros(4096, 4096, dtype=torch.float8_e4m3fn), torch.zeros(4096)
-    for num_rows in row_counts:
-        fp8_matmul.fp8_matmul(torch.zeros(num_rows or 1, 4096, dtype=dtype), weight, scales, None, deterministic=num_rows is None)
+def launch_fp8() -> None:
+    weight, scales = torch.empty(4096, 4096, dtype=torch.float8_e4m3fn, device=META), torch.empty(4096, device=META)
+    for num_rows in (*ROW_CLASSES, None):
+        x = torch.empty(num_rows or 1, 4096, dtype=torch.bfloat16, device=META)
+        fp8_matmul.fp8_matmul(x, weight, scales, None, deterministic=num_rows is None)
 
 
 if __name__ == "__main__":
