@@ -102,6 +102,24 @@ def _q6_k(blocks: Bytes) -> QuantizedWeight:
     return _weight(codes, scales, None, group_size=16, bits=6, signed=True)
 
 
+# What a code of IQ4_NL and IQ4_XS stands for: closer together around zero, where most weights are. All fit into 8 bits.
+_UNEVEN_STEPS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8).view(np.uint8)
+
+
+def _iq4_nl(blocks: Bytes) -> QuantizedWeight:
+    codes = _UNEVEN_STEPS[_nibbles(blocks[..., 2:], width=16)]
+    return _weight(codes, _half(blocks, 0), None, group_size=32, bits=8, signed=True)
+
+
+def _iq4_xs(blocks: Bytes) -> QuantizedWeight:
+    # 8 scales of 6 bits: the high 2 bits of all in bytes 2 and 3, the low 4 bits in bytes 4 to 7, two in each.
+    high = np.stack([(blocks[..., 2 + i // 4] >> (2 * i % 8)) & 3 for i in range(8)], axis=-1)
+    low = np.stack([(blocks[..., 4 + i // 2] >> (4 * i % 8)) & 15 for i in range(8)], axis=-1)
+    scales = _half(blocks, 0) * ((low | (high << 4)).astype(np.float32) - 32)
+    codes = _UNEVEN_STEPS[_nibbles(blocks[..., 8:], width=16)]
+    return _weight(codes, scales, None, group_size=32, bits=8, signed=True)
+
+
 _UNPACK: dict[str, tuple[int, Callable[[Bytes], QuantizedWeight]]] = {
     "Q4_0": (32, _q4_0),
     "Q4_1": (32, _q4_1),
@@ -113,6 +131,8 @@ _UNPACK: dict[str, tuple[int, Callable[[Bytes], QuantizedWeight]]] = {
     "Q4_K": (256, _q4_k),
     "Q5_K": (256, _q5_k),
     "Q6_K": (256, _q6_k),
+    "IQ4_NL": (32, _iq4_nl),
+    "IQ4_XS": (256, _iq4_xs),
 }
 
 

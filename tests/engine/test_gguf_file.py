@@ -100,7 +100,7 @@ def test_what_is_no_whole_gguf_is_refused_with_the_reason(tmp_path: Path, conten
         ((1 << 40, 1 << 40), 0, "cut short"),
         ((0, 4), 0, "cannot have the shape"),
         ((33, 4), 2, "type Q4_0 cannot have the shape"),
-        ((32, 4), 23, "stored as IQ4_XS, which is not supported; supported are F32"),
+        ((32, 4), 21, "stored as IQ3_S, which is not supported; supported are F32"),
         ((32, 4), 999, "stored as number 999"),
         ((1, 1, 1, 1, 1), 0, "has 5 dimensions"),
     ],

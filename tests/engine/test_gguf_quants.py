@@ -17,11 +17,13 @@ QUANTIZED = [block_type for block_type in TYPES if block_type.block_size > 1]
 HALVES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
     "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+    "IQ4_NL": [0], "IQ4_XS": [0],
 }  # fmt: skip
 FORMS = {  # group size, bits, signed, with mins
     "Q4_0": (32, 4, True, False), "Q4_1": (32, 4, False, True), "Q5_0": (32, 5, True, False), "Q5_1": (32, 5, False, True),
     "Q8_0": (32, 8, True, False), "Q2_K": (16, 2, False, True), "Q3_K": (16, 3, True, False), "Q4_K": (32, 4, False, True),
     "Q5_K": (32, 5, False, True), "Q6_K": (16, 6, True, False),
+    "IQ4_NL": (32, 8, True, False), "IQ4_XS": (32, 8, True, False),
 }  # fmt: skip
 
 
@@ -52,8 +54,9 @@ def test_codes_keep_within_the_bounds_that_the_weight_declares(kind) -> None:
     group_size, bits, signed, with_mins = FORMS[kind.name]
     assert (weight.group_size, weight.bits, weight.signed, weight.mins is not None) == (group_size, bits, signed, with_mins)
     lowest, highest = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    # All codes occur among this many random ones.
-    assert (int(weight.codes.min()), int(weight.codes.max())) == (lowest, highest)
+    # All codes occur among this many random ones. Those of IQ4 stand for 16 numbers of 8 bits.
+    expected = (-127, 113) if kind.name.startswith("IQ4") else (lowest, highest)
+    assert (int(weight.codes.min()), int(weight.codes.max())) == expected
     assert weight.scales.shape == (64, IN_FEATURES // group_size)
     assert weight.scales.dtype == torch.float32
 
