@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from typing import Any
 
 import msgspec
@@ -52,6 +53,7 @@ def main() -> None:
     # Ctrl-C reaches the whole foreground group; when to stop is the parent's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    warnings.showwarning = lambda message, *_: logger.warning("%s", message)
     launch = msgspec.json.decode(sys.stdin.buffer.readline(), type=Launch)
     threading.Thread(target=_leave_with_parent, args=(launch.directory,), name="parent-watch", daemon=True).start()
     link = _Link(launch)

@@ -37,8 +37,8 @@ class QuantizedWeight:
 
     weight[o, i] = scales[o, i // group_size] * codes[o, i] + mins[o, i // group_size]
 
-    Every GGUF block format from Q4_0 to Q6_K and the IQ4 ones, and the usual group-wise int4 and int8 checkpoints, are exactly this with some
-    `bits` and `group_size`; so kernels meet one form and no file format. What `--quantization int8` and `int4` make of floats
+    Every GGUF block format from Q4_0 to Q6_K, the IQ4 ones too, and the usual group-wise int4 and int8 checkpoints, are exactly this with
+    some `bits` and `group_size`; so kernels meet one form and no file format. What `--quantization int8` and `int4` make of floats
     (kernels/quantize.py) is two cases of it: signed codes of 8 bits without minimums, and unsigned ones of 4 bits with minimums, in
     groups of 32 (16 where 32 does not divide), all scales float16 values.
 

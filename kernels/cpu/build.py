@@ -2,8 +2,9 @@
 
     python -m kernels.cpu.build        build now, print where the library is
 
-The library's name is a hash of everything that decides its code: sources, flags, compiler, processor. So it is built again when one of
-them changes, an image can carry it ready-made, and processes that build at once write the same file.
+The library's name holds two hashes: of what its code is made from (sources, flags, processor), and of the compiler. So it is built again
+when one of them changes, an image can carry it ready-made, and processes that build at once write the same file. It ends with a digest
+of what comes before: one that lost power or disk space has cut short is built again too.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ FLAGS = [
     "-Wno-psabi",  # vectors are passed between our own functions only
 ]
 COMPILERS = ("gcc", "cc", "clang")
+DIGEST_BYTES = 32
 
 
 class BuildError(Exception):
@@ -38,12 +40,23 @@ class BuildError(Exception):
 
 
 def library_path() -> Path:
-    """Where the compiled library is, building it first if it is not there. Raises BuildError."""
-    compiler = find_compiler()
-    machine_flags = native_flags(compiler)
-    path = cache_dir() / f"cpu-kernels-{fingerprint(compiler, machine_flags)}.so"
-    if not path.exists():
-        compile_library(compiler, [*machine_flags, *FLAGS], path)
+    """Where the compiled library is, building it first if it is not there.
+
+    Without a compiler, one that was built here before will do. Raises BuildError where there is neither.
+    """
+    directory = cache_dir()
+    code = code_fingerprint()
+    try:
+        compiler = find_compiler()
+    except BuildError:
+        built = sorted(directory.glob(f"cpu-kernels-{code}-*.so"), key=lambda path: path.stat().st_mtime)
+        whole = [path for path in built if is_whole(path)]
+        if not whole:
+            raise
+        return whole[-1]
+    path = directory / f"cpu-kernels-{code}-{compiler_fingerprint(compiler)}.so"
+    if not is_whole(path):
+        compile_library(compiler, [*native_flags(compiler), *FLAGS], path)
     return path
 
 
@@ -69,27 +82,49 @@ def native_flags(compiler: str) -> list[str]:
 
 
 def cache_dir() -> Path:
-    """`octavo` in the user's cache directory, created private; a fresh temporary directory where that is not ours to trust."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(base) / "octavo"
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
-        # Code is loaded from here: nobody else may be able to put a file in.
-        if status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(path, os.W_OK):
+    """`octavo` in the user's cache directory; where that cannot be used, a directory of the user's own among the temporary ones.
+
+    Created private: code is loaded from here, so nobody else may be able to put a file in. Where even that one is not ours to trust, a
+    fresh one.
+    """
+    for path in (_home_cache(), Path(tempfile.gettempdir()) / f"octavo-{os.getuid()}"):
+        if path is not None and _is_private(path):
             return path
-    except (OSError, RuntimeError):
-        pass  # a read-only or absent home
     return Path(tempfile.mkdtemp(prefix="octavo-"))
 
 
-def fingerprint(compiler: str, machine_flags: list[str]) -> str:
-    """A hash of all that decides the library's code."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    digest = hashlib.sha256(repr([machine_flags, FLAGS, version, processor()]).encode())
+def _home_cache() -> Path | None:
+    """None for a user without a home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo"
+    except RuntimeError:
+        return None
+
+
+def _is_private(path: Path) -> bool:
+    """Whether a directory is there, or can be made, that this user alone may write to, and put a link in the place of."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.stat()
+        ours = status.st_uid == path.lstat().st_uid == os.getuid()
+        return ours and not status.st_mode & 0o022 and os.access(path, os.W_OK)
+    except OSError:
+        return False  # a read-only or absent home
+
+
+def code_fingerprint() -> str:
+    """A hash of all that decides the library's code, but for the compiler."""
+    digest = hashlib.sha256(repr([FLAGS, processor()]).encode())
     for source in sorted(SOURCE_DIR.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
     return digest.hexdigest()[:20]
+
+
+def compiler_fingerprint(compiler: str) -> str:
+    """Tells one build of a compiler from another by its file: asking for its version would take longer than all else here."""
+    path = Path(compiler).resolve()
+    status = path.stat()
+    return hashlib.sha256(repr([str(path), status.st_size, status.st_mtime_ns]).encode()).hexdigest()[:8]
 
 
 def processor() -> str:
@@ -111,7 +146,18 @@ def compile_library(compiler: str, flags: list[str], path: Path) -> None:
         list(pool.map(run_compiler, commands))
         library = Path(work) / "library.so"
         run_compiler([compiler, *flags, "-shared", *map(str, objects), "-o", str(library), "-lm"])
+        with library.open("r+b") as file:
+            file.write(hashlib.sha256(file.read()).digest())
         library.replace(path)
+
+
+def is_whole(library: Path) -> bool:
+    """Whether a library is there, and ends with the digest that `compile_library` has put behind it. A linker does not mind it."""
+    try:
+        content = library.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
 
 
 def run_compiler(command: list[str]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -27,17 +29,63 @@ def build_in(directory: Path, sources: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def test_two_processes_that_build_at_once_leave_one_private_library(tmp_path):
+@pytest.fixture
+def small_sources(tmp_path, monkeypatch):
+    """Sources that are compiled in no time, and a cache of their own."""
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "small.c").write_text("int answer(void) { return 42; }\n")
-    processes = [build_in(tmp_path, sources) for _ in range(2)]
+    monkeypatch.setattr(build, "SOURCE_DIR", sources)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return sources
+
+
+def test_two_processes_that_build_at_once_leave_one_private_library(tmp_path, small_sources):
+    processes = [build_in(tmp_path, small_sources) for _ in range(2)]
     paths = {process.communicate(timeout=120)[0].strip() for process in processes}
     assert [process.returncode for process in processes] == [0, 0]
     assert len(paths) == 1
     directory = Path(paths.pop()).parent
     assert directory.stat().st_mode & 0o077 == 0
     assert [entry.suffix for entry in directory.iterdir()] == [".so"]
+
+
+@pytest.mark.parametrize("length", [0, 100, 4096, -1])
+def test_a_library_that_was_cut_short_is_built_again(small_sources, length):
+    path = build.library_path()
+    content = path.read_bytes()
+    path.write_bytes(content[:length])
+    assert build.library_path() == path
+    assert build.is_whole(path)
+    assert ctypes.CDLL(str(path)).answer() == 42
+
+
+def test_without_a_compiler_what_was_built_before_serves(small_sources, monkeypatch):
+    path = build.library_path()
+    monkeypatch.setattr(build, "COMPILERS", ("no-such-compiler",))
+    assert build.library_path() == path
+    (small_sources / "small.c").write_text("int answer(void) { return 43; }\n")
+    with pytest.raises(build.BuildError, match="install gcc or clang"):
+        build.library_path()
+
+
+@pytest.mark.parametrize("home", ["/proc/no-home", None])
+def test_without_a_home_to_write_to_the_library_is_still_built_only_once(tmp_path, monkeypatch, home):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if home is None:
+        monkeypatch.setattr(Path, "home", no_home)
+    else:
+        monkeypatch.setenv("HOME", home)
+    directory = build.cache_dir()
+    assert directory.parent == tmp_path
+    assert build.cache_dir() == directory
+    directory.chmod(0o777)
+    assert build.cache_dir() != directory
+
+
+def no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
 
 
 def test_a_cache_directory_that_others_may_write_to_is_not_trusted(tmp_path, monkeypatch):
@@ -47,13 +95,17 @@ def test_a_cache_directory_that_others_may_write_to_is_not_trusted(tmp_path, mon
     assert tmp_path not in build.cache_dir().parents
 
 
-def test_another_processor_another_library(monkeypatch):
-    compiler = build.find_compiler()
-    here = build.fingerprint(compiler, [])
-    assert here == build.fingerprint(compiler, [])
-    assert here != build.fingerprint(compiler, ["-march=native"])
+def test_another_processor_or_compiler_another_library(tmp_path, small_sources, monkeypatch):
+    here = build.code_fingerprint()
+    assert here == build.code_fingerprint()
     monkeypatch.setattr(build, "processor", lambda: "another")
-    assert here != build.fingerprint(compiler, [])
+    assert here != build.code_fingerprint()
+    compiler = tmp_path / "gcc"
+    compiler.write_text("#!/bin/sh")
+    before = build.compiler_fingerprint(str(compiler))
+    assert before == build.compiler_fingerprint(str(compiler))
+    compiler.write_text("#!/bin/bash")
+    assert before != build.compiler_fingerprint(str(compiler))
 
 
 # The older processors that this one can stand in for.

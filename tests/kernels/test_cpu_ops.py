@@ -202,12 +202,13 @@ def test_idle_threads_use_no_processor_time():
     assert time.process_time() - before < 0.1
 
 
-def test_without_a_compiler_the_reference_serves_and_one_warning_says_so(monkeypatch):
+def test_without_a_compiler_the_reference_serves_and_one_warning_says_so(tmp_path, monkeypatch):
     import kernels.cpu.build as build
     from kernels.cpu import load_cpu_ops
     from kernels.reference import ReferenceOps
 
     monkeypatch.setattr(build, "COMPILERS", ("no-such-compiler",))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.warns(UserWarning, match="install gcc or clang"):
         assert isinstance(load_cpu_ops(CPU, torch.float32), ReferenceOps)
     with pytest.raises(ValueError, match="do not run on cuda"):
