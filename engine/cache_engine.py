@@ -7,7 +7,6 @@ whole block is one stretch of memory to copy or to move; `kernels.kv_cache` says
 from __future__ import annotations
 
 import numpy as np
-import psutil
 import torch
 
 from engine.config import GIB, EngineConfig
@@ -16,6 +15,7 @@ from engine.host_cache import BlockPairs
 from engine.host_pool import new_host_pool
 from engine.pages import drop_pages
 from kernels.batch import AttentionShape
+from kernels.container import usable_memory
 from kernels.kv_cache import row_elements
 from kernels.ops import Ops
 
@@ -101,8 +101,10 @@ def plan_num_blocks(config: EngineConfig, block_bytes: int, max_model_len: int, 
         num_blocks = config.num_gpu_blocks_override
     else:
         num_blocks = _memory_for_kv(config, device) // block_bytes
-    if device.type == "cpu" and num_blocks * block_bytes > (total := psutil.virtual_memory().total):
-        raise ConfigError(f"a KV cache of {_size(num_blocks * block_bytes)} exceeds this machine's memory of {_size(total)}")
+    if device.type == "cpu" and num_blocks * block_bytes > (total := usable_memory()):
+        raise ConfigError(
+            f"a KV cache of {_size(num_blocks * block_bytes)} is larger than the memory that this process may have, {_size(total)}"
+        )
     num_tokens = num_blocks * config.block_size
     if num_tokens < max_model_len:
         needed_blocks = -(-max_model_len // config.block_size)
@@ -123,7 +125,7 @@ def _memory_for_kv(config: EngineConfig, device: torch.device) -> int:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         return max(0, int(total * config.gpu_memory_utilization) - (total - free))
-    return min(psutil.virtual_memory().total // 8, 4 * GIB)
+    return min(usable_memory() // 8, 4 * GIB)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -45,7 +45,7 @@ class EngineConfig:
         False,
         "tokens do not depend on the load, on CUDA too: matrix products by Triton in place of cuBLAS, at some cost; always so on the CPU",
     )
-    num_threads: int | None = _setting(None, "CPU threads that compute; none: all cores")
+    num_threads: int | None = _setting(None, "CPU threads that compute; none: all cores, or the container's share")
     enforce_eager: bool = _setting(False, "run operation by operation: no recorded plan, no CUDA graphs")
 
     max_model_len: int | None = _setting(None, "longest prompt plus output, in tokens; none: the model's own context length")
@@ -81,7 +81,9 @@ class EngineConfig:
     block_size: int = _setting(16, "tokens in one KV block; a power of two")
     gpu_memory_utilization: float = _setting(0.9, "share of the GPU's memory for weights, activations and KV cache")
     kv_cache_memory: int | None = _setting(
-        None, "bytes of KV cache (suffixes K, M, G); none: on the CPU an eighth of the memory, 4 GiB at most, on CUDA what is free"
+        None,
+        "bytes of KV cache (suffixes K, M, G); none: on the CPU an eighth of the machine's memory or the container's, "
+        "4 GiB at most, on CUDA what is free",
     )
     kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"] = _setting(
         "auto",

@@ -9,7 +9,6 @@ import time
 from collections import deque
 
 import numpy as np
-import psutil
 import torch
 
 from engine.config import GIB, EngineConfig
@@ -17,6 +16,7 @@ from engine.errors import ConfigError
 from engine.host_cache import BlockPairs
 from engine.pages import drop_pages
 from engine.staging import Staging
+from kernels.container import usable_memory
 from kernels.ops import Ops
 
 
@@ -102,7 +102,7 @@ def plan_num_host_blocks(config: EngineConfig, block_bytes: int, device: torch.d
     num_bytes = config.swap_space
     if num_bytes is None:
         # On the CPU the pool lies in host memory itself: the same bytes do more as a larger pool, where nothing needs to be copied.
-        num_bytes = min(psutil.virtual_memory().total // 8, 4 * GIB) if device.type == "cuda" else 0
+        num_bytes = min(usable_memory() // 8, 4 * GIB) if device.type == "cuda" else 0
     num_blocks = num_bytes // block_bytes
     if num_bytes and not num_blocks:
         raise ConfigError(f"swap_space of {num_bytes} bytes holds not one KV block: raise --swap-space to at least {block_bytes}, or to 0")

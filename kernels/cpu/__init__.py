@@ -10,7 +10,7 @@ from kernels.ops import Ops
 
 
 def load_cpu_ops(device: torch.device, dtype: torch.dtype, num_threads: int | None = None) -> Ops:
-    """The C kernels for float32 activations, on `num_threads` threads (None: one per core that this process may use).
+    """The C kernels for float32 activations, on `num_threads` threads (None: one per core that this process may use, `usable_cores`).
 
     Where they cannot be built, a warning says why and the reference operations are returned. Raises ValueError for a device that is
     not the CPU.

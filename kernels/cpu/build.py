@@ -18,6 +18,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from kernels.container import usable_cores
+
 SOURCE_DIR = Path(__file__).parent / "csrc"
 # No -ffast-math, and no fusing of products and sums but where the code says so: results must not depend on what a compiler finds.
 # Not -O3, nor automatic vectors: they make many variants of each product's loop, which takes ten seconds and gains nothing.
@@ -140,7 +142,7 @@ def processor() -> str:
 def compile_library(compiler: str, flags: list[str], path: Path) -> None:
     """Compile every source and link them into `path`, which appears whole or not at all. Raises BuildError."""
     sources = sorted(SOURCE_DIR.glob("*.c"))
-    with tempfile.TemporaryDirectory(dir=path.parent) as work, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with tempfile.TemporaryDirectory(dir=path.parent) as work, ThreadPoolExecutor(usable_cores()) as pool:
         objects = [Path(work) / f"{source.stem}.o" for source in sources]
         commands = [[compiler, *flags, "-c", str(source), "-o", str(target)] for source, target in zip(sources, objects, strict=True)]
         list(pool.map(run_compiler, commands))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from typing import Any
 
+from kernels.container import usable_cores
 from kernels.cpu.structs import Op, Step
 
 
@@ -15,7 +15,7 @@ class ThreadPool:
 
     def __init__(self, library: ctypes.CDLL, num_threads: int | None) -> None:
         self.library = library
-        self.num_threads = num_threads or len(os.sched_getaffinity(0))
+        self.num_threads = num_threads or usable_cores()
         self.address: int = library.octavo_pool_create(self.num_threads)
         if not self.address:
             raise MemoryError("no memory for the threads of the CPU kernels")

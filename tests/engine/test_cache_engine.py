@@ -119,7 +119,7 @@ def test_copies_of_blocks_have_the_result_of_one_after_the_other(pairs: list[tup
 
 
 def test_a_pool_larger_than_the_machines_memory_is_refused() -> None:
-    with pytest.raises(ConfigError, match="exceeds this machine's memory"):
+    with pytest.raises(ConfigError, match="larger than the memory that this process may have"):
         plan_num_blocks(EngineConfig(kv_cache_memory=1 << 50), 1 << 20, 128, torch.device("cpu"))
 
 
