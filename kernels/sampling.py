@@ -23,7 +23,9 @@ class DrawSettings:
 
 @dataclass(frozen=True)
 class RowLogprobs:
-    """Log probabilities (natural) of each row of logits. A row that holds a NaN or whose largest logit is not finite has NaNs."""
+    """Log probabilities (natural) of each row of logits. A row that holds a NaN or whose largest logit is not finite has NaNs, and ids and
+    ranks as if its logits were all equal.
+    """
 
     chosen: NDArray[np.float32]  # [num_rows] of the token asked for
     ranks: NDArray[np.int64]  # [num_rows] 1 plus the tokens with a larger logit

@@ -17,7 +17,7 @@ import triton
 from kernels.batch import AttentionShape, Batch, QkNorm
 from kernels.kv_cache import row_elements
 from kernels.reference import ReferenceOps
-from kernels.sampling import DrawSettings
+from kernels.sampling import DrawSettings, RowLogprobs
 from kernels.triton import TritonOps
 from kernels.weights import DenseWeight, Fp8Weight, QuantizedWeight
 
@@ -233,13 +233,14 @@ def sampling_cases(device: torch.device, sizes: Sizes, noise: Noise) -> Iterator
             lambda one=one: float((ops.sample(logits, one) != reference.sample(logits, one)).mean()),
             logits.nbytes,
         )
-    wanted = np.zeros(rows, np.int64), np.full(rows, 5, np.int32)
-    yield Case(
-        "log probabilities",
-        lambda: ops.logprobs(logits, *wanted),
-        lambda: float(np.abs(ops.logprobs(logits, *wanted).chosen - reference.logprobs(logits, *wanted).chosen).max()),
-        logits.nbytes,
-    )
+    for num_top in (0, 5, 20):
+        wanted = np.zeros(rows, np.int64), np.full(rows, num_top, np.int32)
+        yield Case(
+            f"log probabilities, {num_top} most probable",
+            lambda wanted=wanted: ops.logprobs(logits, *wanted),
+            lambda wanted=wanted: logprobs_difference(ops.logprobs(logits, *wanted), reference.logprobs(logits, *wanted)),
+            logits.nbytes,
+        )
 
 
 def filled_cache(
@@ -268,6 +269,13 @@ def filled_cache(
         logits_indices=torch.arange(num_seqs, dtype=torch.int32, device=device),
     )
     return batch, cache
+
+
+def logprobs_difference(actual: RowLogprobs, expected: RowLogprobs) -> float:
+    """The largest of the tokens' own; all of it where the most probable tokens are others."""
+    if (actual.top_ids != expected.top_ids).any() or (actual.top_ranks != expected.top_ranks).any():
+        return 1.0
+    return float(np.abs(actual.chosen - expected.chosen).max())
 
 
 def difference(actual: torch.Tensor, expected: torch.Tensor) -> float:

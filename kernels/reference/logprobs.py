@@ -11,23 +11,17 @@ from kernels.sampling import RowLogprobs
 
 def logprobs(logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int32]) -> RowLogprobs:
     """The contract is that of `kernels.ops.Ops.logprobs`."""
-    shifted = logits - logits.amax(-1, keepdim=True)
-    # Integers, as on CUDA the order of a sum may depend on the row's place in memory: up to 2**22 of them do not overflow.
-    total = shifted.exp().mul_(2.0**40).to(torch.int64).sum(-1, keepdim=True)
-    index = torch.from_numpy(token_ids).to(logits.device)
-    ranks = (logits > logits.gather(1, index.unsqueeze(1))).sum(-1) + 1
-    return assemble(logits, (total.double() * 2.0**-40).log().float(), index, ranks, num_top)
-
-
-def assemble(
-    logits: torch.Tensor, normalizers: torch.Tensor, token_ids: torch.Tensor, ranks: torch.Tensor, num_top: NDArray[np.int32]
-) -> RowLogprobs:
-    """The result, given the log of each row's sum of exp(logit - largest) in `normalizers` [R, 1], and the rank of its token [R]."""
+    is_number = logits.amax(-1, keepdim=True).isfinite()  # a NaN is the largest
+    logits = torch.where(is_number, logits, 0.0)
     largest = logits.amax(-1, keepdim=True)
+    # Integers, as on CUDA the order of a sum may depend on the row's place in memory: up to 2**22 of them do not overflow.
+    total = (logits - largest).exp().mul_(2.0**40).to(torch.int64).sum(-1, keepdim=True)
+    log_total = (total.double() * 2.0**-40).log().float().masked_fill_(~is_number, torch.nan)
 
     def values(index: torch.Tensor) -> NDArray[np.float32]:
-        return (logits.gather(1, index) - largest - normalizers).cpu().numpy()
+        return (logits.gather(1, index) - largest - log_total).cpu().numpy()
 
+    index = torch.from_numpy(token_ids).to(logits.device).unsqueeze(1)
     top_ids = _top(logits, num_top)
     top_index = torch.from_numpy(top_ids).to(logits.device, torch.int64)
     top_logits = logits.gather(1, top_index).cpu().numpy()
@@ -35,8 +29,8 @@ def assemble(
     is_new = np.ones(top_ids.shape, np.bool_)  # not the equal of the one before
     is_new[:, 1:] = top_logits[:, 1:] != top_logits[:, :-1]
     return RowLogprobs(
-        chosen=values(token_ids.unsqueeze(1))[:, 0],
-        ranks=ranks.cpu().numpy(),
+        chosen=values(index)[:, 0],
+        ranks=((logits > logits.gather(1, index)).sum(-1) + 1).cpu().numpy(),
         top_ids=top_ids,
         top_ranks=np.maximum.accumulate(np.where(is_new, places, 0), axis=-1),
         top_values=values(top_index),

@@ -190,7 +190,7 @@ def launch_sampling(ops: TritonOps, logits: torch.Tensor) -> None:
     with contextlib.suppress(NotImplementedError):  # tokens cannot be read from where there is no memory
         ops.sample(logits.float(), DrawSettings(floats, floats, ints.astype(np.int32), floats.astype(np.float64), ints, ints, ints))
     with contextlib.suppress(NotImplementedError):
-        ops.logprobs(logits.float(), ints.astype(np.int64), ints.astype(np.int32))
+        ops.logprobs(logits.float(), ints.astype(np.int64), np.full(num_rows, 20, np.int32))
 
 
 def launch_quantized() -> None:

@@ -75,6 +75,16 @@ def test_log_probabilities_and_their_order_are_the_references(vocab_size: int) -
         np.testing.assert_allclose(found.top_values[row, :count], expected.top_values[row, :count], rtol=1e-5, atol=1e-5)
 
 
+def test_a_row_without_a_finite_largest_logit_has_the_first_tokens_and_no_log_probabilities() -> None:
+    logits = torch.zeros(3, 20)
+    logits[0, 3], logits[1, 3], logits[2] = torch.nan, torch.inf, -torch.inf
+    for ops in (cpu_ops(), REFERENCE):
+        found = ops.logprobs(logits, np.full(3, 5), np.full(3, 2, np.int32))
+        assert np.isnan(found.chosen).all()
+        assert np.isnan(found.top_values).all()
+        assert (found.ranks.tolist(), found.top_ids.tolist(), found.top_ranks.tolist()) == ([1] * 3, [[0, 1]] * 3, [[1, 1]] * 3)
+
+
 def test_a_rows_log_probabilities_are_its_own_on_any_number_of_threads() -> None:
     random = np.random.default_rng(6)
     logits = make_logits(20, 3000, random)

@@ -72,29 +72,54 @@ def test_random_numbers_have_the_bits_of_those_drawn_on_the_host():
     assert out.cpu().numpy().tolist() == counter_based.uniform(*words).tolist()
 
 
-@settings(max_examples=8)
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+@settings(max_examples=12)
 @given(st.integers(1, 300), st.sampled_from([64, 4096]), SEEDS)
 def test_log_probabilities_and_their_order_are_the_references(vocab_size, tile, seed):
     random = np.random.default_rng(seed)
-    logits = make_logits(4, vocab_size, random).to(DEVICE)
-    token_ids, num_top = random.integers(0, vocab_size, 4), np.minimum(random.choice([0, 1, 5, 20], 4), vocab_size).astype(np.int32)
+    logits = make_logits(5, vocab_size, random).to(DEVICE)
+    if random.random() < 0.4:
+        logits[0, random.integers(vocab_size)] = random.choice([np.nan, np.inf])
+    if random.random() < 0.2:
+        logits[1] = -torch.inf
+    logits[2, random.random(vocab_size) < 0.2] = random.choice([0.0, -0.0])  # equals of two bit patterns
+    token_ids, num_top = random.integers(0, vocab_size, 5), np.minimum(random.choice([0, 1, 5, 20, 300], 5), vocab_size).astype(np.int32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_logprobs, "TILE", tile)
         found = OPS.logprobs(logits, token_ids, num_top)
     expected = REFERENCE.logprobs(logits, token_ids, num_top)
     assert found.ranks.tolist() == expected.ranks.tolist()
     np.testing.assert_allclose(found.chosen, expected.chosen, rtol=1e-5, atol=1e-5)
-    assert found.top_ids.tolist() == expected.top_ids.tolist()
-    assert found.top_ranks.tolist() == expected.top_ranks.tolist()
-    np.testing.assert_allclose(found.top_values, expected.top_values, rtol=1e-5, atol=1e-5)
+    for row, count in enumerate(num_top):
+        assert found.top_ids[row, :count].tolist() == expected.top_ids[row, :count].tolist()
+        assert found.top_ranks[row, :count].tolist() == expected.top_ranks[row, :count].tolist()
+        np.testing.assert_allclose(found.top_values[row, :count], expected.top_values[row, :count], rtol=1e-5, atol=1e-5)
+
+
+def test_a_rows_log_probabilities_are_its_own():
+    random = np.random.default_rng(2)
+    logits = make_logits(4, 500, random).round().to(DEVICE)
+    token_ids, num_top = random.integers(0, 500, 4), np.array([3, 0, 20, 70], np.int32)
+    together = OPS.logprobs(logits, token_ids, num_top)
+    for row, count in enumerate(num_top):
+        one = slice(row, row + 1)
+        alone = OPS.logprobs(logits[one], token_ids[one], num_top[one])
+        assert (alone.chosen[0], alone.ranks[0]) == (together.chosen[row], together.ranks[row])
+        for name in ("top_ids", "top_ranks", "top_values"):
+            assert getattr(alone, name)[0].tolist() == getattr(together, name)[row, :count].tolist()
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 def test_rows_with_a_nan_or_without_a_finite_largest_logit_have_no_log_probabilities():
-    logits = torch.zeros(3, 20, device=DEVICE)
+    logits = torch.zeros(4, 20, device=DEVICE)
+    logits[:, 15] = 3.0
     logits[0, 3] = torch.nan
     logits[1, 3] = torch.inf
+    logits[2] = -torch.inf
     for ops in (OPS, REFERENCE):
-        found = ops.logprobs(logits, np.array([5, 5, 5]), np.array([2, 2, 2], np.int32))
-        assert np.isnan(found.chosen).tolist() == [True, True, False]
-        assert np.isnan(found.top_values).tolist() == [[True, True], [True, True], [False, False]]
+        found = ops.logprobs(logits, np.full(4, 5), np.full(4, 2, np.int32))
+        assert np.isnan(found.chosen).tolist() == [True, True, True, False]
+        assert np.isnan(found.top_values).tolist() == [[True, True]] * 3 + [[False, False]]
+        assert found.top_ids.tolist() == [[0, 1]] * 3 + [[15, 0]]
+        assert found.top_ranks.tolist() == [[1, 1]] * 3 + [[1, 2]]
+        assert found.ranks.tolist() == [1, 1, 1, 2]
