@@ -36,5 +36,25 @@ def make_logits(num_rows: int, vocab_size: int, random: np.random.Generator) -> 
     return torch.from_numpy(values.astype(np.float32))
 
 
+def make_odd_logits(num_rows: int, vocab_size: int, random: np.random.Generator) -> torch.Tensor:
+    """Rows that a search for a threshold could trip over: equals, signs of zero, subnormal and huge numbers, steep and sorted ones."""
+    sparse = np.where(random.random(vocab_size) < 0.01, 5.0, -np.inf)
+    sparse[random.integers(vocab_size)] = 5.0
+    kinds = [
+        np.full(vocab_size, 3.25),
+        random.choice([1.0, 4.0], vocab_size),
+        random.choice([-0.0, 0.0], vocab_size),
+        random.normal(0.0, 1e-40, vocab_size),
+        random.normal(0.0, 1e30, vocab_size),
+        random.choice([1.0, -1.0], vocab_size) * 10.0 ** random.uniform(-40, 4, vocab_size),
+        np.nextafter(np.float32(7.0), np.float32(8.0)) + random.integers(0, 3, vocab_size) * np.float32(2.0**-21),
+        np.linspace(-30.0, 10.0, vocab_size),
+        np.linspace(10.0, -30.0, vocab_size),
+        np.where(np.arange(vocab_size) == vocab_size // 2, 0.0, -24.3 + random.normal(0.0, 0.05, vocab_size)),  # about half a unit each
+        sparse,
+    ]
+    return torch.from_numpy(np.stack([kinds[row % len(kinds)] for row in range(num_rows)]).astype(np.float32))
+
+
 def select(settings: DrawSettings, rows: list[int]) -> DrawSettings:
     return DrawSettings(**{field.name: getattr(settings, field.name)[rows] for field in dataclasses.fields(settings)})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cpu_cases import REFERENCE, cpu_ops
-from sample_cases import make_logits, make_settings, select
+from sample_cases import make_logits, make_odd_logits, make_settings, select
 
 
 @pytest.mark.parametrize("vocab_size", [1, 2, 7, 8, 9, 255, 257, 1000, 4099, 49_152])
@@ -23,6 +23,14 @@ def test_it_draws_what_the_reference_draws(vocab_size: int) -> None:
     assert (drawn != expected).sum() <= 1
     greedy = settings.temperature == 0
     assert (drawn[greedy] == expected[greedy]).all()
+
+
+@pytest.mark.parametrize("vocab_size", [1, 15, 16, 300, 5000, 40_000])
+def test_it_draws_what_the_reference_draws_from_odd_logits(vocab_size: int) -> None:
+    random = np.random.default_rng(vocab_size)
+    num_rows = 44 if vocab_size > 10_000 else 330
+    logits, settings = make_odd_logits(num_rows, vocab_size, random), make_settings(num_rows, random)
+    assert (cpu_ops().sample(logits, settings) != REFERENCE.sample(logits, settings)).sum() <= 1
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])

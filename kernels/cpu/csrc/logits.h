@@ -1,113 +1,88 @@
-// A row of logits: its largest, its softmax's sum, and the short list of the tokens near the largest.
+// A row of logits: its largest, block by block and all in all, and its k-th largest.
 #ifndef OCTAVO_LOGITS_H
 #define OCTAVO_LOGITS_H
 
 #include <math.h>
 #include <stdint.h>
 
-#include "simd.h"
+#include "threshold.h"
+#include "widest.h"
 
-enum { BLOCK = 256 }; // tokens whose weights are summed before the sums are
-
-// How far below the largest tempered logit the first short list goes, how much further each next one, and beyond which it is the whole row.
-static const float SHORT_LIST = 8.0f, LONGER_LIST = 1.5f, LONGEST_LIST = 64.0f;
-static const float LEAST_EXPONENT = -87.0f; // below it a weight is zero
-
-typedef double v8d __attribute__((vector_size(64)));
+enum { BLOCK = 256 }; // tokens of which one knows the largest logits, and sums the weights, together
 
 typedef struct {
     const float *logits;
     int64_t size;
-    float temperature;
-    float largest; // tempered
-    float floor; // tempered logits below it are out, by min_p
-    int64_t top_k; // 0: all
-    double top_p;
+    vec *maxima; // [num_blocks(size)] of each block, lane by lane
 } row_t;
 
-// Tokens in the order of their ids.
-typedef struct {
-    float *x; // tempered logits
-    float *weights; // exp(x - largest), the softmax but for a factor
-    int32_t *ids;
-    double *sums; // working space of weight_threshold
-    int64_t size;
-} list_t;
+static inline int64_t num_blocks(int64_t size) { return (size + BLOCK - 1) / BLOCK; }
 
-INLINE int v_bits(v8i mask) {
-#ifdef __AVX2__
-    return _mm256_movemask_ps((__m256)mask);
-#else
-    int bits = 0;
-    for (int i = 0; i < LANES; i++) bits |= (mask[i] & 1) << i;
-    return bits;
-#endif
+// Logits [i, i + WIDTH), -infinity past the end.
+INLINE vec load(const row_t *row, int64_t i) {
+    if (i + WIDTH <= row->size) return x_load(row->logits + i);
+    float part[WIDTH];
+    for (int64_t j = 0; j < WIDTH; j++) part[j] = i + j < row->size ? row->logits[i + j] : -INFINITY;
+    return x_load(part);
 }
 
-INLINE v8f weight(v8f x, float largest) {
-    const v8f exponent = x - largest;
-    return (v8f)((v8i)v_exp(exponent) & (exponent >= LEAST_EXPONENT));
-}
+INLINE float block_largest(const row_t *row, int64_t block) { return x_max_lane(row->maxima[block]); }
 
-INLINE double sum_lanes(v8d x) { return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])); }
-
-// Logits [i, i + 8), -infinity past the end.
-INLINE v8f load(const row_t *row, int64_t i) {
-    if (i + LANES <= row->size) return v_load(row->logits + i);
-    v8f x = v_set(-INFINITY);
-    for (int64_t j = 0; i + j < row->size; j++) x[j] = row->logits[i + j];
-    return x;
-}
-
-// The first of the largest logits; -1 if that is not finite, or if one is not a number.
+// The first of the largest logits; -1 if that is not finite, or if one is not a number. Fills in the blocks' maxima.
 static inline int64_t find_largest(const row_t *row) {
-    v8f best = v_set(-INFINITY);
-    v8i bad = (v8i)v_set(0.0f);
-    for (int64_t i = 0; i < row->size; i += LANES) {
-        const v8f x = load(row, i);
-        bad |= x != x;
-        best = v_max(best, x);
-    }
-    const float largest = v_max_lane(best);
-    if (v_bits(bad) || !isfinite(largest)) return -1;
-    for (int64_t i = 0; i < row->size; i += LANES) {
-        const int found = v_bits(load(row, i) == largest);
-        if (found) return i + __builtin_ctz((unsigned)found);
-    }
-    return -1;
-}
-
-// Sums the weights of all tokens that min_p keeps. If asked for, stores them, and the sum of each block.
-static inline double sum_weights(const row_t *row, float *weights, double *block_sums) {
-    double total = 0.0;
+    uint32_t bad = 0;
+    vec best = x_set(-INFINITY);
     for (int64_t begin = 0; begin < row->size; begin += BLOCK) {
-        const int64_t end = begin + BLOCK < row->size ? begin + BLOCK : row->size;
-        v8d sum = {0};
-        for (int64_t i = begin; i < end; i += LANES) {
-            const v8f x = load(row, i) / row->temperature;
-            const v8f w = (v8f)((v8i)weight(x, row->largest) & (x >= row->floor));
-            sum += __builtin_convertvector(w, v8d);
-            if (weights) v_store(weights + i, w);
+        vec most = x_set(-INFINITY);
+        for (int64_t i = begin; i < begin + BLOCK; i += WIDTH) {
+            const vec x = load(row, i);
+            bad |= ~x_at_least(x, x);
+            most = x_max(most, x);
         }
-        const double block = sum_lanes(sum);
-        if (block_sums) block_sums[begin / BLOCK] = block;
-        total += block;
+        row->maxima[begin / BLOCK] = most;
+        best = x_max(best, most);
     }
-    return total;
+    const float largest = x_max_lane(best);
+    if (bad & ALL_LANES || !isfinite(largest)) return -1;
+    int64_t i = 0;
+    while (!x_at_least(row->maxima[i / BLOCK], x_set(largest))) i += BLOCK;
+    while (row->logits[i] != largest) i++;
+    return i;
 }
 
-// Puts the tokens whose tempered logit is at least `least` on the list.
-static inline void collect(const row_t *row, float least, list_t *list) {
-    list->size = 0;
-    for (int64_t i = 0; i < row->size; i += LANES) {
-        const v8f x = load(row, i) / row->temperature;
-        const int in_row = i + LANES <= row->size ? 0xff : (1 << (row->size - i)) - 1;
-        for (int found = v_bits(x >= least) & in_row; found; found &= found - 1) {
-            const int lane = __builtin_ctz((unsigned)found);
-            list->x[list->size] = x[lane];
-            list->ids[list->size++] = (int32_t)(i + lane);
+// Puts the logits of at least `least` on a list, and their tokens if asked for, in the order of the tokens. Returns how many.
+static inline int64_t collect(const row_t *row, float least, float *list, int32_t *ids) {
+    int64_t size = 0;
+    for (int64_t begin = 0; begin < row->size; begin += BLOCK) {
+        if (block_largest(row, begin / BLOCK) < least) continue;
+        const int64_t end = begin + BLOCK < row->size ? begin + BLOCK : row->size;
+        for (int64_t i = begin; i < end; i += WIDTH) {
+            for (uint32_t found = x_at_least(load(row, i), x_set(least)); found; found &= found - 1) {
+                const int64_t j = i + __builtin_ctz(found);
+                if (j >= end) break; // only where all are wanted
+                list[size] = row->logits[j];
+                if (ids) ids[size] = (int32_t)j;
+                size++;
+            }
         }
     }
+    return size;
+}
+
+// The k-th largest logit, for k from 1 to the row's size. `list` has room for the row and `WIDTH` more.
+static inline float kth_largest(const row_t *row, int64_t k, float *list, double *sums) {
+    // Where k of the maxima, be they of blocks or of their lanes, reach a value, k logits do: so the k-th largest maximum is no more than
+    // what is looked for, and often close.
+    const int64_t blocks = num_blocks(row->size);
+    float least = -INFINITY;
+    if (k <= blocks) {
+        for (int64_t block = 0; block < blocks; block++) list[block] = block_largest(row, block);
+        least = threshold(list, blocks, (double)k, BY_COUNT, sums);
+    } else if (k <= blocks * WIDTH) {
+        memcpy(list, row->maxima, (size_t)(blocks * WIDTH) * sizeof *list);
+        least = threshold(list, blocks * WIDTH, (double)k, BY_COUNT, sums);
+    }
+    return threshold(list, collect(row, least, list, NULL), (double)k, BY_COUNT, sums);
 }
 
 #endif

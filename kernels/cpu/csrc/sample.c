@@ -1,108 +1,129 @@
 // The token of each row of logits: temperature, min_p, top_k, top_p and one draw (kernels/ops.py, `sample`). A row is one thread's.
 //
-// Filters are thresholds on values. All that they keep is nearly always among the logits close to the largest, so these are put on a
-// short list, and only should that turn out not to hold all is a longer one made, at last of the whole row. The result is the same.
-#include <float.h>
-#include <math.h>
-
+// A token's weight is exp(tempered logit - largest) in units of 2**-34, rounded to a whole number, as in kernels/reference/sampling.py: so
+// all sums are exact, in any order. Filters are thresholds: min_p and top_k of tempered logits, top_p of weights. A block of tokens
+// that are all below the threshold of logits, or too far below the largest to weigh anything, is not looked at again.
 #include "logits.h"
 #include "octavo.h"
 #include "philox.h"
-#include "threshold.h"
 
-// The first place at which the weights so far, `sum` included, exceed the target; the last one of any weight if rounding leaves none.
-static int64_t locate(const float *weights, int64_t size, double sum, double target) {
-    int64_t last = -1;
-    for (int64_t i = 0; i < size; i++) {
-        if (weights[i] == 0.0f) continue;
-        last = i;
-        sum += weights[i];
-        if (sum > target) return i;
-    }
-    return last;
+enum { UNIT_BITS = 34 };
+static const float WEIGHTLESS = -25.0f; // exp of it is less than half a unit
+
+typedef struct {
+    row_t row;
+    float temperature;
+    float largest; // tempered
+    float least; // tempered logits below it have no weight
+    float *weights; // of the blocks that have any
+    double *block_sums; // of weights
+} draw_t;
+
+// e**x in units of 2**-34, rounded to whole ones (ties to even), for x of at most 0. As v_exp, but for the unit.
+INLINE vec weigh(vec x) {
+    const vec rounder = x_set(0x1.8p23f); // a sum with it is a whole number, which its lowest bits hold
+    x = x_max(x_set(2.0f * WEIGHTLESS), x);
+    const vec shifted = x * x_set(1.44269504088896341f) + rounder, n = shifted - rounder;
+    vec r = x_fma(n, x_set(-0.693359375f), x);
+    r = x_fma(n, x_set(2.12194440e-4f), r);
+    vec p = x_set(1.9875691500e-4f);
+    p = x_fma(p, r, x_set(1.3981999507e-3f));
+    p = x_fma(p, r, x_set(8.3334519073e-3f));
+    p = x_fma(p, r, x_set(4.1665795894e-2f));
+    p = x_fma(p, r, x_set(1.6666665459e-1f));
+    p = x_fma(p, r, x_set(5.0000001201e-1f));
+    p = x_fma(p, r * r, r) + x_set(1.0f);
+    return x_rint((vec)((x_int)p + (((x_int)shifted + UNIT_BITS) << 23)));
 }
 
-static int64_t draw_unfiltered(const row_t *row, float *weights, double *block_sums, double number) {
-    const double total = sum_weights(row, weights, block_sums);
-    const double target = fmin(number * total, nextafter(total, 0.0));
-    double before = 0.0;
-    int64_t block = 0;
-    while (before + block_sums[block] <= target) before += block_sums[block++]; // ends: the sums add up to the total
-    const int64_t begin = block * BLOCK;
-    return begin + locate(weights + begin, row->size - begin < BLOCK ? row->size - begin : BLOCK, before, target);
-}
-
-static void drop_below(list_t *list, const float *values, float threshold) {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < list->size; i++) {
-        const float value = values[i];
-        list->x[kept] = list->x[i];
-        list->weights[kept] = list->weights[i];
-        list->ids[kept] = list->ids[i];
-        kept += value >= threshold;
-    }
-    list->size = kept;
-}
-
-// Makes the list of what the filters keep out of the tokens with a tempered logit of at least `least`. False if it may lack some:
-// `is_complete` says that it has all that min_p keeps.
-static int filter(const row_t *row, float least, int is_complete, list_t *list) {
-    collect(row, least, list);
-    if (row->top_k) {
-        if (list->size < row->top_k && !is_complete) return 0;
-        if (list->size > row->top_k) drop_below(list, list->x, weight_threshold(list->x, NULL, list->size, (double)row->top_k, list->sums));
-        is_complete = 1;
-    }
-    for (int64_t i = 0; i < list->size; i += LANES) {
-        if (i + LANES <= list->size) v_store(list->weights + i, weight(v_load(list->x + i), row->largest));
-        else v_store_part(list->weights + i, weight(v_load_part(list->x + i, list->size - i), row->largest), list->size - i);
-    }
-    if (row->top_p >= 1.0) return is_complete;
-    double listed = 0.0;
-    for (int64_t i = 0; i < list->size; i++) listed += list->weights[i];
-    const double needed = row->top_p * (is_complete ? listed : sum_weights(row, NULL, NULL));
-    if (listed < needed && !is_complete) return 0;
-    const float threshold = weight_threshold(list->weights, list->weights, list->size, needed, list->sums);
-    // Equals of the last of the nucleus may be missing where it is the last of the list too.
-    if (!is_complete && threshold <= weight(v_set(least), row->largest)[0]) return 0;
-    drop_below(list, list->weights, threshold);
-    return 1;
-}
-
-static int64_t draw_filtered(const row_t *row, list_t *list, double number) {
-    float depth = SHORT_LIST;
-    for (; depth < LONGEST_LIST; depth *= LONGER_LIST) {
-        const float least = fmaxf(row->floor, row->largest - depth);
-        if (filter(row, least, least == row->floor, list)) break;
-    }
-    if (depth >= LONGEST_LIST) filter(row, fmaxf(row->floor, -FLT_MAX), 1, list);
+// Fills in the weights and their sums; returns the sum of all.
+static double sum_weights(const draw_t *draw) {
+    const row_t *row = &draw->row;
+    const vec temperature = x_set(draw->temperature), largest = x_set(draw->largest), least = x_set(draw->least);
     double total = 0.0;
-    for (int64_t i = 0; i < list->size; i++) total += list->weights[i];
-    const int64_t place = locate(list->weights, list->size, 0.0, fmin(number * total, nextafter(total, 0.0)));
-    return list->ids[place];
+    for (int64_t block = 0; block < num_blocks(row->size); block++) {
+        doubles sums = {0};
+        if (block_largest(row, block) / draw->temperature >= draw->least) {
+            for (int64_t i = block * BLOCK; i < (block + 1) * BLOCK; i += WIDTH) {
+                const vec x = load(row, i) / temperature;
+                const vec weights = x_where_at_least(weigh(x - largest), x, least);
+                x_store(draw->weights + i, weights);
+                sums = x_add_doubles(sums, weights);
+            }
+        }
+        total += draw->block_sums[block] = d_sum(sums);
+    }
+    return total;
+}
+
+// The least weight of the nucleus: those from it up reach the share of the total, those above it do not.
+static float nucleus_threshold(const draw_t *draw, double total, double share, float *list, double *bucket_sums) {
+    const double needed = total * share;
+    // Tokens of less than an equal part of what may be left out cannot be in it. (A little less, for the rounding of these sums.)
+    const double outside = 0.999 * (total - needed) / (double)draw->row.size;
+    const float least = outside > 1.0 ? (float)outside : 1.0f;
+    int64_t size = 0;
+    for (int64_t block = 0; block < num_blocks(draw->row.size); block++) {
+        if (draw->block_sums[block] >= least) size += keep_between(draw->weights + block * BLOCK, BLOCK, least, INFINITY, list + size);
+    }
+    return threshold(list, size, needed, BY_VALUE, bucket_sums);
+}
+
+// Brings the sums down to those of the weights that are at least `least`; returns the sum of all.
+static double sum_from(const draw_t *draw, float least) {
+    double total = 0.0;
+    for (int64_t block = 0; block < num_blocks(draw->row.size); block++) {
+        doubles sums = {0};
+        if (draw->block_sums[block] >= least) {
+            for (int64_t i = block * BLOCK; i < (block + 1) * BLOCK; i += WIDTH) {
+                const vec weights = x_load(draw->weights + i);
+                sums = x_add_doubles(sums, x_where_at_least(weights, weights, x_set(least)));
+            }
+        }
+        total += draw->block_sums[block] = d_sum(sums);
+    }
+    return total;
+}
+
+// The first token at which the sum of the weights so far, of those that are at least `least`, exceeds the target, which is below the total.
+static int64_t locate(const draw_t *draw, float least, double target) {
+    double sum = 0.0;
+    int64_t block = 0;
+    while (sum + draw->block_sums[block] <= target) sum += draw->block_sums[block++];
+    int64_t i = block * BLOCK - 1;
+    while (sum <= target) {
+        const float weight = draw->weights[++i];
+        if (weight >= least) sum += weight;
+    }
+    return i;
 }
 
 static int64_t sample_row(worker_t *worker, const sample_args_t *args, int64_t r) {
-    row_t row = {.logits = args->logits + r * args->vocab_size, .size = args->vocab_size, .temperature = args->temperature[r]};
-    const int64_t best = find_largest(&row);
-    if (best < 0 || row.temperature == 0.0f) return best;
-    row.largest = row.logits[best] / row.temperature;
-    if (!isfinite(row.largest)) return best; // the temperature is so low that nothing else could be drawn
-    row.floor = row.largest + args->log_min_p[r];
-    row.top_k = args->top_k[r] < row.size ? args->top_k[r] : 0;
-    row.top_p = args->top_p[r];
+    const int64_t size = args->vocab_size, blocks = num_blocks(size), room = blocks * BLOCK;
+    float *memory = scratch(worker, (size_t)blocks * (sizeof(vec) + sizeof(double)) + (size_t)(2 * room + WIDTH) * sizeof(float) +
+                                        NUM_BUCKETS * sizeof(double));
+    draw_t draw = {.row = {args->logits + r * size, size, (vec *)memory}, .temperature = args->temperature[r]};
+    const int64_t best = find_largest(&draw.row);
+    if (best < 0 || draw.temperature == 0.0f) return best;
+    draw.largest = draw.row.logits[best] / draw.temperature;
+    if (!isfinite(draw.largest)) return best; // the temperature is so low that nothing else could be drawn
+    double *bucket_sums = (double *)(draw.row.maxima + blocks);
+    draw.block_sums = bucket_sums + NUM_BUCKETS;
+    draw.weights = (float *)(draw.block_sums + blocks);
+    float *list = draw.weights + room;
 
-    // The blocks' sums share their place with the thresholds' working space.
-    const size_t room = ((size_t)row.size + LANES) * sizeof(float), num_blocks = (size_t)row.size / BLOCK + 1;
-    const size_t num_sums = (num_blocks > NUM_DIGITS ? num_blocks : NUM_DIGITS) + 8;
-    uint8_t *memory = scratch(worker, 3 * room + num_sums * sizeof(double) + 64);
-    list_t list = {.sums = (double *)memory};
-    list.x = (float *)(list.sums + num_sums);
-    list.weights = list.x + room / sizeof(float);
-    list.ids = (int32_t *)(list.weights + room / sizeof(float));
+    draw.least = draw.largest + fmaxf(args->log_min_p[r], WEIGHTLESS);
+    const int64_t top_k = args->top_k[r];
+    // Of the logits themselves: division by the temperature keeps their order.
+    if (top_k > 0 && top_k < size) draw.least = fmaxf(draw.least, kth_largest(&draw.row, top_k, list, bucket_sums) / draw.temperature);
+    double total = sum_weights(&draw);
+    float least_weight = 1.0f;
+    if (args->top_p[r] < 1.0) {
+        least_weight = nucleus_threshold(&draw, total, args->top_p[r], list, bucket_sums);
+        total = sum_from(&draw, least_weight);
+    }
     const double number = philox_uniform(args->seeds[r], args->sample_indices[r], args->positions[r]);
-    const int is_filtered = row.top_k || row.top_p < 1.0 || row.floor >= row.largest - SHORT_LIST;
-    return is_filtered ? draw_filtered(&row, &list, number) : draw_unfiltered(&row, list.weights, list.sums, number);
+    return locate(&draw, least_weight, fmin(number * total, nextafter(total, 0.0)));
 }
 
 static int64_t count(const step_t *step, const void *context, int32_t num_threads, int32_t phase) {

@@ -46,7 +46,9 @@ INLINE v8f v_fma(v8f a, v8f b, v8f c) { return a * b + c; }
 INLINE v8f v_max(v8f a, v8f b) { return (v8f)_mm256_max_ps((__m256)a, (__m256)b); }
 INLINE v8f v_min(v8f a, v8f b) { return (v8f)_mm256_min_ps((__m256)a, (__m256)b); }
 INLINE v8i v_round(v8f x) { return (v8i)_mm256_cvtps_epi32((__m256)x); } // to nearest, ties to even
+INLINE v8f v_rint(v8f x) { return (v8f)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 INLINE v8f v_float(v8i x) { return (v8f)_mm256_cvtepi32_ps((__m256i)x); }
+INLINE uint32_t v_bits(v8i mask) { return (uint32_t)_mm256_movemask_ps((__m256)mask); } // of a comparison, one a lane
 
 // The sums of the lanes of four vectors, each as ((x0+x1)+(x2+x3)) + ((x4+x5)+(x6+x7)).
 INLINE void v_sum4(v8f a, v8f b, v8f c, v8f d, float *out) {
@@ -98,6 +100,15 @@ INLINE v8i v_round(v8f x) {
 
 #endif
 
+INLINE v8f v_rint(v8f x) {
+    for (int i = 0; i < LANES; i++) x[i] = __builtin_rintf(x[i]);
+    return x;
+}
+INLINE uint32_t v_bits(v8i mask) {
+    uint32_t bits = 0;
+    for (int i = 0; i < LANES; i++) bits |= (uint32_t)(mask[i] & 1) << i;
+    return bits;
+}
 INLINE v8f v_select(v8i mask, v8f a, v8f b) { return (v8f)((mask & (v8i)a) | (~mask & (v8i)b)); }
 INLINE v8f v_max(v8f a, v8f b) { return v_select(a > b, a, b); }
 INLINE v8f v_min(v8f a, v8f b) { return v_select(a < b, a, b); }
