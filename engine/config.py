@@ -31,7 +31,9 @@ class EngineConfig:
     revision: str | None = _setting(None, "branch, tag or commit on the hub")
     load_format: Literal["auto", "dummy"] = _setting("auto", "dummy: random weights of the model's shapes")
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = _setting(
-        "auto", "type of activations and of weights that are not quantised; auto: float32 on the CPU, the checkpoint's on CUDA"
+        "auto",
+        "type of activations, of the KV cache, and of weights that are not quantised; the cpu kernels compute in float32 whatever it is; "
+        "auto: the checkpoint's on CUDA, on the CPU float32 with weights as the file stores them",
     )
     quantization: Literal["auto", "none", "int8", "int4", "fp8"] = _setting(
         "auto",

@@ -22,6 +22,10 @@ class DenseWeight:
         """The matrix itself, in its stored type."""
         return self.data
 
+    def is_finite(self) -> bool:
+        """Whether none of its numbers is infinite or no number."""
+        return all_finite(self.data)
+
     def rows(self, start: int, stop: int) -> DenseWeight:
         """Output features [start, stop)."""
         return DenseWeight(self.data[start:stop])
@@ -66,6 +70,10 @@ class QuantizedWeight:
             values += self.mins.unsqueeze(-1)
         return values.view(out_features, in_features)
 
+    def is_finite(self) -> bool:
+        """Whether none of its numbers is infinite or no number."""
+        return all_finite(self.scales) and (self.mins is None or all_finite(self.mins))
+
     def rows(self, start: int, stop: int) -> QuantizedWeight:
         """Output features [start, stop)."""
         return self.select(slice(start, stop))
@@ -103,6 +111,10 @@ class Fp8Weight:
         """The matrix in float32, [out_features, in_features]."""
         return self.codes.float() * self.scales.unsqueeze(-1)
 
+    def is_finite(self) -> bool:
+        """Whether none of its numbers is infinite or no number."""
+        return all_finite(self.scales) and all_finite(self.codes.float())
+
     def rows(self, start: int, stop: int) -> Fp8Weight:
         """Output features [start, stop)."""
         return Fp8Weight(self.codes[start:stop], self.scales[start:stop])
@@ -110,6 +122,14 @@ class Fp8Weight:
     def select(self, order: torch.Tensor) -> Fp8Weight:
         """Output features in another order; `order` is int64 [out_features]."""
         return Fp8Weight(self.codes[order], self.scales[order])
+
+
+def all_finite(values: torch.Tensor) -> bool:
+    """As fast as the values can be read: `isfinite` would write a mask of them."""
+    if values.numel() == 0:
+        return True
+    low, high = values.aminmax()  # no number, if one of them is none
+    return bool(low.isfinite() & high.isfinite())
 
 
 Weight: TypeAlias = DenseWeight | QuantizedWeight | Fp8Weight

@@ -37,13 +37,14 @@ class InProcessExecutor:
         processors.load()
         model_config = source.config()
         device = torch.device(config.device)
-        ops = _load_ops(config, device, _pick_dtype(config, device, model_config.dtype))
+        dtype = _pick_dtype(config, device, model_config.dtype)
+        ops = _load_ops(config, device, dtype)
         max_model_len = resolve_max_model_len(config, model_config)
         model = build_model(model_config, max_model_len, device)
 
         # The pool is planned before the weights are read, so that settings that cannot work are refused at once; on CUDA the free
         # memory is known only when they are there.
-        kv_dtype = _pick_kv_dtype(config, ops)
+        kv_dtype = _pick_kv_dtype(config, ops, dtype)
         block_bytes = bytes_per_block(model.attention_shapes, config.block_size, kv_dtype)
         num_blocks = plan_num_blocks(config, block_bytes, max_model_len, device) if device.type == "cpu" else 0
         num_host_blocks = plan_num_host_blocks(config, block_bytes, device)
@@ -112,9 +113,10 @@ def _pick_dtype(config: EngineConfig, device: torch.device, checkpoint_dtype: st
     return torch.float16 if checkpoint_dtype == "float16" else torch.bfloat16
 
 
-def _pick_kv_dtype(config: EngineConfig, ops: Ops) -> torch.dtype:
+def _pick_kv_dtype(config: EngineConfig, ops: Ops, dtype: torch.dtype) -> torch.dtype:
     name = config.kv_cache_dtype
-    dtype: torch.dtype = ops.dtype if name == "auto" else torch.float8_e4m3fn if name == "fp8" else getattr(torch, name)
+    if name != "auto":
+        dtype = torch.float8_e4m3fn if name == "fp8" else getattr(torch, name)
     if dtype not in ops.kv_dtypes:
         known = ", ".join(str(known).removeprefix("torch.") for known in ops.kv_dtypes)
         raise ConfigError(f"kv_cache_dtype {name} is not for the {ops.name} kernels on this device, which keep keys and values as {known}")

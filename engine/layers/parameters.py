@@ -10,7 +10,7 @@ import torch
 from engine.errors import ModelLoadError
 from engine.quantization import conversion_to
 from kernels.ops import Ops
-from kernels.weights import Weight
+from kernels.weights import Weight, all_finite
 
 # Takes one tensor of the checkpoint; packs its layer once all of its tensors are there.
 Taker = Callable[[Ops, "Weight | torch.Tensor"], None]
@@ -49,7 +49,8 @@ class Parameters:
     def load(self, weights: Iterable[tuple[str, Weight | torch.Tensor]], ops: Ops, quantization: str = "auto") -> None:
         """Hand each tensor to its layer, matrices in the form that `quantization` (EngineConfig) asks for.
 
-        Raises ModelLoadError if one is missing, unknown, of the wrong shape, or in a form that cannot be brought to the one asked for.
+        Raises ModelLoadError if one is missing, unknown, of the wrong shape, not finite, or in a form that cannot be brought to the
+        one asked for.
         """
         convert = conversion_to(quantization)
         missing = dict(self._takers)
@@ -60,6 +61,10 @@ class Parameters:
             if taker is None:
                 problem = "holds twice" if name in self._takers else "holds a tensor that its architecture does not have:"
                 raise ModelLoadError(f"the checkpoint {problem} {name}")
+            if not (all_finite(weight) if isinstance(weight, torch.Tensor) else weight.is_finite()):
+                raise ModelLoadError(
+                    f"the checkpoint's {name} holds numbers that are infinite or none (NaN): it is damaged, download it again"
+                )
             try:
                 taker(ops, weight if isinstance(weight, torch.Tensor) else convert(name, weight))
             except ShapeError as error:

@@ -10,7 +10,7 @@ from kernels.ops import Ops
 
 
 def load_cpu_ops(device: torch.device, dtype: torch.dtype, num_threads: int | None = None) -> Ops:
-    """The C kernels for float32 activations, on `num_threads` threads (None: one per core that this process may use, `usable_cores`).
+    """The C kernels with weights of floats in `dtype` (float32: as they come), on `num_threads` threads (None: as many as `usable_cores`).
 
     Where they cannot be built, a warning says why and the reference operations are returned. Raises ValueError for a device that is
     not the CPU.
@@ -22,9 +22,6 @@ def load_cpu_ops(device: torch.device, dtype: torch.dtype, num_threads: int | No
 
     if device.type != "cpu":
         raise ValueError(f"the CPU kernels do not run on {device}: use auto or reference")
-    if dtype != torch.float32:
-        warnings.warn(f"the CPU kernels compute in float32; {dtype} is served by the slower reference operations.", stacklevel=2)
-        return ReferenceOps(device, dtype)
     try:
         return CpuOps(load_library(library_path()), device, dtype, num_threads)
     except (BuildError, OSError) as error:

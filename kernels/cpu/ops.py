@@ -31,6 +31,8 @@ KV_ELEMENTS = {
 class CpuOps:
     """`kernels.ops.Ops` in C with vector intrinsics, float32 activations. Batch-invariant bit for bit, also over thread counts.
 
+    Weights of floats are kept in `dtype`; float32 keeps them as they come, which costs no precision.
+
     A product with quantised weights quantises its activations too, per row and group of 32 (or 16) features: to 8 bits where the
     weights have up to 4, else to 16. Products are then exact in integers.
     """
@@ -40,10 +42,11 @@ class CpuOps:
     kv_dtypes = tuple(KV_ELEMENTS)
 
     def __init__(self, library: ctypes.CDLL, device: torch.device, dtype: torch.dtype, num_threads: int | None = None) -> None:
-        if device.type != "cpu" or dtype != torch.float32:
-            raise ValueError(f"the CPU kernels compute float32 on the CPU, not {dtype} on {device}")
+        if device.type != "cpu":
+            raise ValueError(f"the CPU kernels do not run on {device}")
         self.device = device
-        self.dtype = dtype
+        self.dtype = torch.float32
+        self._weight_dtype = None if dtype == torch.float32 else dtype
         self.pool = ThreadPool(library, num_threads)
         self._partials: dict[tuple[int, int, int], torch.Tensor] = {}
 
@@ -61,7 +64,7 @@ class CpuOps:
         return record(self, forward, capacity, capacity.logits_indices.shape[0] if num_logits is None else num_logits)
 
     def pack_linear(self, weight: Weight, bias: torch.Tensor | None) -> PackedLinear:
-        return pack(weight, bias, self.pool)
+        return pack(weight, bias, self.pool, self._weight_dtype)
 
     def embedding(self, token_ids: torch.Tensor, table: PackedLinear) -> torch.Tensor:
         self._check_indices("token_ids", token_ids)

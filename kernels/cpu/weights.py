@@ -20,7 +20,7 @@ from kernels.cpu.structs import (
     WeightStruct,
 )
 from kernels.cpu.threads import ThreadPool
-from kernels.weights import QuantizedWeight, Weight
+from kernels.weights import QuantizedWeight, Weight, all_finite
 
 FLOAT_FORMS = {torch.float32: WEIGHT_F32, torch.float16: WEIGHT_F16, torch.bfloat16: WEIGHT_BF16}
 
@@ -41,11 +41,19 @@ class PackedLinear:
         return int(self.struct.group_size)
 
 
-def pack(weight: Weight, bias: torch.Tensor | None, pool: ThreadPool) -> PackedLinear:
-    """Codes of up to 4 bits become Q4 tiles, of up to 8 bits Q8 tiles; what has neither form is kept in floats."""
+def pack(weight: Weight, bias: torch.Tensor | None, pool: ThreadPool, dtype: torch.dtype | None = None) -> PackedLinear:
+    """Codes of up to 4 bits become Q4 tiles, of up to 8 bits Q8 tiles; what has neither form is kept in floats, of `dtype` if one is given.
+
+    Raises ValueError where `dtype` cannot hold the weights.
+    """
     if isinstance(weight, QuantizedWeight) and weight.group_size % 16 == 0:
         return pack_quantized(weight, bias, pool)
-    return pack_dense(weight.dequantize(), bias, pool)
+    matrix = weight.dequantize()
+    if dtype is not None:
+        matrix = matrix.to(dtype)
+        if not all_finite(matrix):
+            raise ValueError(f"its largest weights are beyond {str(dtype).removeprefix('torch.')}: use --dtype bfloat16, float32 or auto")
+    return pack_dense(matrix, bias, pool)
 
 
 def pack_dense(matrix: torch.Tensor, bias: torch.Tensor | None, pool: ThreadPool) -> PackedLinear:

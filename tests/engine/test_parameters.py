@@ -88,6 +88,25 @@ def test_a_tensor_of_the_wrong_shape_is_named_with_both_shapes(name: str, tensor
         load({**tensors(), name: tensor})
 
 
+def damaged(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape).index_fill(0, torch.tensor([1]), float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("k.weight", DenseWeight(damaged(2, 4))),
+        ("k.weight", DenseWeight(torch.full((2, 4), float("-inf")).half())),
+        ("k.weight", QuantizedWeight(torch.ones(2, 4, dtype=torch.int8), damaged(2, 1), None, 4, 4, False)),
+        ("k.weight", QuantizedWeight(torch.ones(2, 4, dtype=torch.int8), torch.ones(2, 1), damaged(2, 1), 4, 4, False)),
+        ("norm.weight", damaged(4)),
+    ],
+)
+def test_a_tensor_with_numbers_that_are_none_is_named(name: str, tensor: Weight | torch.Tensor) -> None:
+    with pytest.raises(ModelLoadError, match=rf"the checkpoint's {name} holds numbers that are infinite or none \(NaN\)"):
+        load({**tensors(), name: tensor})
+
+
 def test_what_old_checkpoints_hold_beside_the_weights_is_passed_over() -> None:
     load({**tensors(), "lm_head.weight": torch.zeros(1), "layers.0.rotary_emb.inv_freq": torch.zeros(2)})
 

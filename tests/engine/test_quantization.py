@@ -79,6 +79,30 @@ def test_floats_stay_in_their_stored_type_and_give_the_tokens_of_transformers(tm
     assert greedy(llm) == expected[0, len(PROMPT) :].tolist()
 
 
+@pytest.mark.parametrize(("dtype", "form"), [("float16", WEIGHT_F16), ("bfloat16", WEIGHT_BF16)])
+def test_weights_and_kv_are_kept_in_the_dtype_asked_for_by_the_same_fast_path(tmp_path: Path, dtype: str, form: int) -> None:
+    model = new_llama(**LARGER)
+    llm = small_llm(model=saved(model, tmp_path, torch.float32), dtype=dtype)
+    assert set(forms_of(llm).values()) == {form}
+    runner = llm.engine._executor._runner  # type: ignore[attr-defined]
+    assert isinstance(runner._forward, Plan)
+    assert runner._cache.pool.dtype == getattr(torch, dtype)
+    generated = greedy(llm)
+    model.load_state_dict({name: tensor.to(getattr(torch, dtype)).float() for name, tensor in model.state_dict().items()})
+    with torch.inference_mode():
+        logits = model(torch.tensor([PROMPT + generated[:-1]])).logits[0, len(PROMPT) - 1 :]
+    behind = logits.amax(-1) - logits.gather(1, torch.tensor(generated)[:, None])[:, 0]
+    assert float(behind.max()) < 0.02 * float(logits.std())  # what the rounding of keys and values does
+
+
+def test_weights_that_the_dtype_cannot_hold_are_refused_by_name(tmp_path: Path) -> None:
+    model = new_llama()
+    model.model.layers[1].mlp.down_proj.weight.data[3, 4] = 70_000.0
+    directory = saved(model, tmp_path, torch.float32)
+    with pytest.raises(ModelLoadError, match=r"layers\.1\.mlp\.down_proj\.weight cannot be served .* beyond float16: use --dtype bfloat16"):
+        small_llm(model=directory, dtype="float16")
+
+
 def test_the_floats_of_a_gguf_are_rounded_too(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", new_llama(**LARGER), GGMLQuantizationType.F16)
     assert forms_of(small_llm(model=str(path), quantization="int4"))["inner"] == WEIGHT_Q4

@@ -89,6 +89,22 @@ def test_extreme_codes_do_not_saturate():
                 torch.testing.assert_close(actual, torch.full((2, 16), sign * code * 64), rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("form", FORMS[:1] + FORMS[2:3] + FORMS[5:6], ids=["4 bits", "8 bits", "groups of 16"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_an_activation_that_is_not_finite_shows_in_its_row_alone(form, number):
+    bits, signed, group_size, with_mins, half_scales = form
+    weight = TWO_THREADS.pack_linear(random_quantized(20, 96, generator_of(1), bits, signed, group_size, with_mins, half_scales), None)
+    x = torch.randn(96, 96, generator=generator_of(2))
+    expected = TWO_THREADS.linear(x, weight)
+    damaged = x.clone()
+    damaged.fill_diagonal_(number)
+    assert not TWO_THREADS.linear(damaged, weight).isfinite().any()
+    x[40, 7] = number
+    actual = TWO_THREADS.linear(x, weight)
+    assert torch.equal(actual[:40], expected[:40])
+    assert torch.equal(actual[41:], expected[41:])
+
+
 @pytest.mark.parametrize("form", ["dense", *FORMS])
 def test_a_row_of_a_product_has_the_same_bits_whatever_the_other_rows_and_threads(form):
     generator = generator_of(3)

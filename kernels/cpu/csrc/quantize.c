@@ -1,6 +1,7 @@
 // Activations as integers: per row and group of features, a float scale and codes of 8 or 16 bits.
 //
-// The scale is the group's own, so a row's codes depend on that row alone.
+// The scale is the group's own, so a row's codes depend on that row alone. Of a group that is not finite it is not either, and shows in all
+// that reads the row.
 #include "octavo.h"
 #include "simd.h"
 
@@ -34,9 +35,9 @@ INLINE void quantize_groups(const float *x, uint8_t *row, int32_t features, cons
         v8f largest = v_set(0.0f);
         for (int v = 0; v < vectors; v++) {
             values[v] = v_load(x + start + v * LANES);
-            largest = v_max(largest, v_abs(values[v]));
+            largest = v_max_magnitude(largest, v_abs(values[v]));
         }
-        const float range = v_max_lane(largest);
+        const float range = v_max_magnitude_lane(largest);
         const v8f inverse = v_set(range > 0.0f ? top / range : 0.0f);
         v8i sum = {0};
         for (int v = 0; v < vectors; v++) {

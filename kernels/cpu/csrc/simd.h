@@ -137,6 +137,26 @@ INLINE float v_sum(v8f x) {
 }
 INLINE v8f v_abs(v8f x) { return (v8f)((v8i)x & 0x7fffffff); }
 
+// The larger of two magnitudes (results of v_abs) by their bits, as which they have the same order: what is no number is the largest.
+INLINE v8f v_max_magnitude(v8f a, v8f b) {
+#ifdef __AVX2__
+    return (v8f)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#else
+    return v_select((v8i)a > (v8i)b, a, b);
+#endif
+}
+INLINE float v_max_magnitude_lane(v8f x) {
+#ifdef __AVX2__
+    __m128i best = _mm_max_epi32(_mm256_castsi256_si128((__m256i)x), _mm256_extracti128_si256((__m256i)x, 1));
+    best = _mm_max_epi32(best, _mm_shuffle_epi32(best, 0x4e));
+    return _mm_cvtss_f32((__m128)_mm_max_epi32(best, _mm_shuffle_epi32(best, 0xb1)));
+#else
+    v8f best = x;
+    for (int i = 1; i < LANES; i++) best = v_max_magnitude(best, v_set(x[i]));
+    return best[0];
+#endif
+}
+
 // out = x * factor
 INLINE void v_scale(float *out, const float *x, float factor, int64_t n) {
     int64_t i = 0;
