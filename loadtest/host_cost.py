@@ -18,7 +18,7 @@ import torch
 from engine.cache_engine import CacheEngine
 from engine.config import EngineConfig
 from engine.core import EngineCore
-from engine.executor import WorkerInfo
+from engine.executor import Executor, WorkerInfo
 from engine.layers.parameters import Parameters
 from engine.messages import EngineRequest, StepOutputs
 from engine.model_config import ModelConfig, RopeConfig
@@ -44,7 +44,7 @@ class NoModel:
         return torch.zeros(len(batch.logits_indices), VOCAB_SIZE)
 
 
-class NoExecutor:
+class NoExecutor(Executor):
     """A worker around it."""
 
     def __init__(self, config: EngineConfig, num_blocks: int) -> None:
@@ -63,18 +63,12 @@ class NoExecutor:
             enforce_eager=True,
         )
 
-    def prepare(self, params: SamplingParams) -> None:
-        pass
-
     def execute(self, step: StepInput) -> Future[StepOutput]:
         future: Future[StepOutput] = Future()
         started = time.monotonic()
         output = self._runner.execute(step)
         future.set_result(msgspec.structs.replace(output, started=started, ended=time.monotonic()))
         return future
-
-    def shutdown(self) -> None:
-        pass
 
 
 def new_core(num_running: int, num_waiting: int, context: int, policy: str) -> EngineCore:

@@ -18,7 +18,7 @@ import torch
 from engine.cache_engine import bytes_per_block
 from engine.config import GIB, EngineConfig
 from engine.core import EngineCore
-from engine.executor import WorkerInfo
+from engine.executor import Executor, WorkerInfo
 from engine.llm import LLM
 from engine.loader.resolve import resolve_model
 from engine.messages import EngineRequest
@@ -32,23 +32,17 @@ MAX_MODEL_LEN = 8192
 SHORTEST, LONGEST = 32, 2000  # prompt and output of a sequence together, each length as likely as another
 
 
-class NoWorker:
+class NoWorker(Executor):
     """Gives every sequence a token and computes nothing."""
 
     def __init__(self, num_blocks: int) -> None:
         self.info = WorkerInfo(num_blocks=num_blocks, kernels="none")
-
-    def prepare(self, params: SamplingParams) -> None:
-        pass
 
     def execute(self, step: StepInput) -> Future[StepOutput]:
         num_seqs = len(step.slots)
         future: Future[StepOutput] = Future()
         future.set_result(StepOutput([[1] if samples else [] for samples in step.samples], [None] * num_seqs, [None] * num_seqs))
         return future
-
-    def shutdown(self) -> None:
-        pass
 
 
 @dataclass
