@@ -104,7 +104,9 @@ def machine_kind() -> str:
 
 
 def commit() -> str:
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, check=True, text=True).stdout.strip()
+    """What is measured; `-dirty` where it has changes that are in no commit yet."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, check=False, text=True).stdout.strip() or "no commit"
 
 
 def print_table(record: dict[str, Ratios], found: Ratios, slower: list[str]) -> None:

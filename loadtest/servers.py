@@ -6,7 +6,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -23,6 +23,8 @@ def octavo(model: str | None, max_num_seqs: int, port: int = PORT, others: Seque
 @contextmanager
 def running(command: Sequence[str], url: str, patience: float = 120.0) -> Iterator[tuple[psutil.Process, float]]:
     """The process and the seconds until `url` answered with 200. Raises SystemExit when it does not in `patience` seconds."""
+    if answers(url):
+        raise SystemExit(f"another server answers at {url}, and would be measured instead: stop it first")
     started = time.perf_counter()
     process = psutil.Popen(command, stdout=sys.stderr)
     try:
@@ -32,11 +34,20 @@ def running(command: Sequence[str], url: str, patience: float = 120.0) -> Iterat
             time.sleep(0.01)
         yield process, time.perf_counter() - started
     finally:
+        stop(process)
+
+
+def stop(process: psutil.Process, patience: float = 30.0) -> None:
+    """Ends it, and whatever it has started that outlives it."""
+    with suppress(psutil.NoSuchProcess):
+        children = process.children(recursive=True)
         process.terminate()
-        try:
-            process.wait(30)
-        except psutil.TimeoutExpired:
-            process.kill()
+        psutil.wait_procs([process], patience)
+        left = [one for one in (process, *children) if one.is_running()]
+        for one in left:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(left, patience)
 
 
 def answers(url: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from engine.loader.model_source import ModelSource
@@ -21,11 +22,13 @@ def hugging_face_directory(source: ModelSource) -> Path:
 
 
 def tokenizer_directory(source: ModelSource) -> Path:
-    """The same without weights, unless they are there already."""
+    """The same without weights, unless they are there already. Raises SystemExit when transformers lacks what it reads GGUF files with."""
     if source.path.is_dir():
         return source.path
     directory = CACHE / f"{source.path.stem}-{source.fingerprint()}"
     if not (directory / "tokenizer.json").exists():
+        if find_spec("gguf") is None:
+            raise SystemExit("transformers reads GGUF files with the package gguf: `pip install -c constraints.txt gguf`")
         from transformers import AutoTokenizer
 
         AutoTokenizer.from_pretrained(source.path.parent, gguf_file=source.path.name).save_pretrained(directory)
