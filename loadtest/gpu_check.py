@@ -13,6 +13,7 @@ Each section is a process with a time limit of its own: one that fails or hangs 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -28,6 +29,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 TOTAL_SECONDS = 470.0
+MIXED = "output tokens/s of requests of mixed lengths"
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,11 @@ def engine(device_name: str) -> Iterator[Row]:
                 yield timed(f"{name}: forward pass alone", alone, floor, None)
                 waiting = max(0.0, 1 - alone / figures.step_seconds)
             yield Row(f"{name}: waiting for the host", f"{waiting:.1%}", "0", 1 - waiting, 0.97)
-        yield Row(f"output tokens/s, {load.num_seqs} sequences", f"{figures.tokens_per_second:.0f}")
         seconds = gpu_engine.prefill_seconds(llm, load)
         flops = gpu_engine.prefill_flops(load.model, load.prefill)
         yield timed(f"prefill, {load.prefill} tokens", seconds, flops / floors.flops_per_second, 0.6)
+        gpu_engine.mixed_tokens_per_second(llm, load)  # warms up
+        yield Row(f"{MIXED}, {load.num_seqs} at once", f"{gpu_engine.mixed_tokens_per_second(llm, load):.0f}")
 
 
 def deterministic(device_name: str) -> Iterator[Row]:
@@ -122,14 +125,14 @@ def deterministic(device_name: str) -> Iterator[Row]:
 
 
 def transformers(device_name: str) -> Iterator[Row]:
-    """The same prompts through `generate`."""
+    """The same requests of mixed lengths through `generate`."""
     import torch
 
     from loadtest import gpu_engine
 
     load = gpu_engine.REAL_LOAD if device_name == "cuda" else gpu_engine.TOY_LOAD
     rate = gpu_engine.transformers_tokens_per_second(load, torch.device(device_name))
-    yield Row(f"transformers: output tokens/s, {load.num_seqs} sequences", f"{rate:.0f}")
+    yield Row(f"transformers: {MIXED}, batches of {load.num_seqs}", f"{rate:.0f}")
 
 
 def swap(device_name: str) -> Iterator[Row]:
@@ -151,16 +154,33 @@ def swap(device_name: str) -> Iterator[Row]:
 
 
 def tests(device_name: str) -> Iterator[Row]:
-    """The tests of the kernels, which run on a GPU where they are not interpreted."""
+    """The tests of the kernels, which run on a GPU where they are not interpreted; in several processes, as most of it is compiling."""
     files = ["attention", "ops", "matmul", "quantized", "sample", "graphs"]
-    paths = [f"tests/kernels/test_triton_{name}.py" for name in files] + ["tests/engine/test_staging.py", "tests/engine/test_host_pool.py"]
+    paths = [f"tests/kernels/test_triton_{name}.py" for name in files]
     if device_name != "cuda":
-        paths = paths[-1:]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *paths]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    summary = (done.stdout.strip() or done.stderr.strip() or "no output").splitlines()
-    failures = [line.removeprefix("FAILED ")[:160] for line in summary if line.startswith(("FAILED", "ERROR"))]
-    yield Row("tests of the kernels", summary[-1], failed="; ".join(failures[:5]) if done.returncode else "")
+        paths = []
+    paths.append("tests/engine/test_host_pool.py")
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--no-header", "--tb=line", *paths]
+    if device_name == "cuda" and importlib.util.find_spec("xdist") is not None:
+        command += ["-n", str(min(12, os.cpu_count() or 1))]
+    with tempfile.TemporaryFile("w+") as out:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, text=True)
+        problem = ""
+        try:
+            if process.wait(timeout=SECTIONS["tests"].seconds - 10):
+                problem = f"exit status {process.returncode}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            problem = "out of time"
+        out.seek(0)
+        lines = out.read().split("\n")
+    passed = sum("PASSED" in line for line in lines)
+    failures = list(
+        dict.fromkeys(line.split(" ")[-1] if line.startswith("[") else line.split(" ")[0] for line in lines if " FAILED " in line)
+    )
+    errors = [line for line in lines if line.startswith("E  ") or (": " in line and line.startswith("/"))]
+    told = f"{problem}; {len(failures)} failed: {'; '.join([*failures[:6], *errors[:3]])}"[:600]
+    yield Row("tests of the kernels", f"{passed} passed", failed=told if problem else "")
 
 
 @dataclass(frozen=True)
@@ -215,7 +235,7 @@ def print_rows(title: str, rows: list[Row]) -> None:
 
 def ratio_to_transformers(rows: list[Row]) -> list[Row]:
     """The figure that needs two sections."""
-    rates = [float(row.measured) for row in rows if "output tokens/s" in row.name]
+    rates = [float(row.measured) for row in rows if MIXED in row.name]
     return [Row("throughput over transformers'", f"{rates[0] / rates[1]:.1f} times", "8 times")] if len(rates) == 2 else []
 
 

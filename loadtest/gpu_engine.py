@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import statistics
 import time
 from dataclasses import dataclass
@@ -41,10 +42,13 @@ class Load:
     context: int  # tokens of a prompt
     new_tokens: int
     prefill: int  # tokens of the prompt that is timed alone
+    num_requests: int  # of mixed lengths, of which num_seqs run at once
+    longest_prompt: int  # of these
+    longest_output: int
 
 
-REAL_LOAD = Load(LLAMA_3_8B, 64, 1024, 48, 8000)
-TOY_LOAD = Load(TOY, 2, 20, 4, 40)
+REAL_LOAD = Load(LLAMA_3_8B, 64, 1024, 48, 8000, 128, 512, 192)
+TOY_LOAD = Load(TOY, 2, 20, 4, 40, 3, 8, 4)
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,6 @@ class DecodeFigures:
 
     step_seconds: float  # from one step's start to the next one's
     host_share: float  # of that, what passes outside of `execute`: the device has nothing to do then
-    tokens_per_second: float  # of the whole run, prompts included
 
 
 def write_model(directory: Path, config: dict[str, Any]) -> str:
@@ -83,15 +86,13 @@ def decode(llm: LLM, load: Load, num_seqs: int) -> DecodeFigures:
     """`num_seqs` sequences of the load's context, twice: once to warm up."""
     params = SamplingParams(temperature=0, max_tokens=load.new_tokens, ignore_eos=True)
     for _ in range(2):
-        started = time.perf_counter()
         llm.generate(prompts(load, num_seqs, load.context), params, use_tqdm=False)
-        seconds = time.perf_counter() - started
     records = [record for record in llm.engine.call("timeline") if record.num_tokens == [1] * num_seqs][-load.new_tokens // 2 :]
     pairs = list(itertools.pairwise(records))
     steps = [later.execute_start - earlier.execute_start for earlier, later in pairs]
     gaps = [later.execute_start - earlier.execute_end for earlier, later in pairs]
     step = statistics.median(steps)
-    return DecodeFigures(step, statistics.median(gaps) / step, num_seqs * load.new_tokens / seconds)
+    return DecodeFigures(step, statistics.median(gaps) / step)
 
 
 def prefill_seconds(llm: LLM, load: Load) -> float:
@@ -144,8 +145,24 @@ def prefill_flops(config: dict[str, Any], num_tokens: int) -> float:
     return float(2 * inner * num_tokens + 2 * num_tokens**2 * config["hidden_size"] * config["num_hidden_layers"])
 
 
+def mixed_requests(load: Load) -> list[tuple[list[int], int]]:
+    """Prompts, each with its number of new tokens: both of all lengths, as requests of users are."""
+    lengths = random.Random(0)
+    tokens = prompts(load, load.num_requests, load.longest_prompt)
+    return [(prompt[: lengths.randint(1, len(prompt))], lengths.randint(1, load.longest_output)) for prompt in tokens]
+
+
+def mixed_tokens_per_second(llm: LLM, load: Load) -> float:
+    """Output tokens of the mixed requests; whatever ends makes room for the next."""
+    requests = mixed_requests(load)
+    params = [SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True) for _, new_tokens in requests]
+    started = time.perf_counter()
+    llm.generate([prompt for prompt, _ in requests], params, use_tqdm=False)
+    return sum(new_tokens for _, new_tokens in requests) / (time.perf_counter() - started)
+
+
 def transformers_tokens_per_second(load: Load, device: torch.device) -> float:
-    """`generate` on a static batch of the same prompts, with the same shapes; the second try counts where the first is quick."""
+    """The same of `generate`: batches of num_seqs requests, padded to the longest prompt, each as long as its longest output."""
     from transformers import AutoModelForCausalLM, LlamaConfig
     from transformers.initialization import no_init_weights
 
@@ -156,15 +173,21 @@ def transformers_tokens_per_second(load: Load, device: torch.device) -> float:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.02)
-    token_ids = torch.tensor(prompts(load, load.num_seqs, load.context), device=device)
-    seconds = 0.0
-    for new_tokens in (2, load.new_tokens):
-        started = time.perf_counter()
+
+    def generate(batch: list[tuple[list[int], int]], new_tokens: int) -> None:
+        width = max(len(prompt) for prompt, _ in batch)
+        token_ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt, _ in batch], device=device)
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt, _ in batch], device=device)
         model.generate(
-            token_ids, attention_mask=torch.ones_like(token_ids), max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False,
-            pad_token_id=0,
+            token_ids, attention_mask=mask, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False, pad_token_id=0
         )  # fmt: skip
         if device.type == "cuda":
             torch.cuda.synchronize()
-        seconds = time.perf_counter() - started
-    return load.num_seqs * load.new_tokens / seconds
+
+    requests = mixed_requests(load)
+    generate(requests[: load.num_seqs], 2)  # warms up
+    started = time.perf_counter()
+    for first in range(0, len(requests), load.num_seqs):
+        batch = requests[first : first + load.num_seqs]
+        generate(batch, max(new_tokens for _, new_tokens in batch))
+    return sum(new_tokens for _, new_tokens in requests) / (time.perf_counter() - started)
