@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.packed_inputs import PackedInputs
 from engine.step import NewSequence, StepInput
 from kernels.batch import Batch
+from kernels.sampling import NUM_WORDS, Draws, DrawSettings
 
 
 class SlotTables:
@@ -71,36 +73,50 @@ class StepArrays:
 
 
 class BatchBuffers:
-    """A batch's tensors at fixed addresses, filled anew for each step without a loop over sequences.
+    """A batch's tensors at fixed addresses, filled anew for each step without a loop over sequences, and sent with one copy."""
 
-    On a GPU the arrays are filled in pinned host memory and then copied, one copy a tensor, without waiting for the copies; the next step's
-    filling waits for them, which are over unless neither of the last two steps sampled a token.
-    """
-
-    def __init__(self, max_tokens: int, max_seqs: int, max_blocks: int, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self, max_tokens: int, max_seqs: int, max_blocks: int, block_size: int, device: torch.device, *, draws: bool = False
+    ) -> None:
+        """`draws`: whether passes draw their tokens themselves, so that their batches say how. There are as many slots as sequences."""
         self._block_size = block_size
         shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+            "counts": ((3,), torch.int32),
+            "query_start_loc": ((max_seqs + 1,), torch.int32),
+            "seq_lens": ((max_seqs,), torch.int32),
+            "draw_settings": ((max_seqs, NUM_WORDS), torch.int64),
+            "draw_slots": ((max_seqs,), torch.int32),
             "token_ids": ((max_tokens,), torch.int32),
             "positions": ((max_tokens,), torch.int32),
             "slot_mapping": ((max_tokens,), torch.int64),
-            "query_start_loc": ((max_seqs + 1,), torch.int32),
-            "seq_lens": ((max_seqs,), torch.int32),
-            "block_tables": ((max_seqs, max_blocks), torch.int32),
             "logits_indices": ((max_seqs + max_tokens,), torch.int32),
+            "block_tables": ((max_seqs, max_blocks), torch.int32),  # last, as most of it is rarely sent
         }
-        pinned = device.type == "cuda"
-        self._host = {name: torch.zeros(shape, dtype=dtype, pin_memory=pinned) for name, (shape, dtype) in shapes.items()}
-        self._arrays = {name: tensor.numpy() for name, tensor in self._host.items()}
-        self._device = self._host if device.type == "cpu" else {name: t.to(device) for name, t in self._host.items()}
-        self._copied = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
+        self._inputs = PackedInputs(shapes, device, copies=device.type != "cpu")
+        self.draws: Draws | None = None
+        if draws:
+            self.draws = Draws(
+                counts=self._inputs.tensors["counts"],
+                settings=self._inputs.tensors["draw_settings"],
+                slots=self._inputs.tensors["draw_slots"],
+                token_ids=torch.zeros(max_seqs, dtype=torch.int64, device=device),
+                last_token_ids=torch.zeros(max_seqs, dtype=torch.int32, device=device),
+            )
         # A view of everything, for recording: the longest query is all tokens, the longest sequence all blocks.
         self.capacity = self._batch(max_tokens, max_seqs, max_seqs, max_tokens, max_blocks * block_size)
 
-    def fill(self, tables: SlotTables, step: StepArrays, prompt_rows: NDArray[np.int64] | None = None) -> Batch:
-        """The batch of one step. Logits are wanted of each sampling sequence's last token, then of `prompt_rows` (rows of the batch)."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        arrays, block_size = self._arrays, self._block_size
+    def fill(
+        self,
+        tables: SlotTables,
+        step: StepArrays,
+        prompt_rows: NDArray[np.int64] | None = None,
+        draw_settings: DrawSettings | None = None,
+    ) -> Batch:
+        """The batch of one step. Logits are wanted of each sampling sequence's last token, then of `prompt_rows` (rows of the batch).
+
+        With `draw_settings` the pass draws the sampling sequences' tokens, without them none.
+        """
+        arrays, block_size = self._inputs.arrays(), self._block_size
         num_seqs = len(step.slots)
         query_start_loc = arrays["query_start_loc"][: num_seqs + 1]
         np.cumsum(step.query_lens, out=query_start_loc[1:])
@@ -119,28 +135,32 @@ class BatchBuffers:
         arrays["block_tables"][:num_seqs, :num_blocks] = tables.block_tables[step.slots, :num_blocks]
 
         sampled_rows = query_start_loc[1:][step.samples] - 1
-        num_logits = len(sampled_rows)
+        num_logits = num_sampled = len(sampled_rows)
         arrays["logits_indices"][:num_logits] = sampled_rows
         if prompt_rows is not None:
             arrays["logits_indices"][num_logits : num_logits + len(prompt_rows)] = prompt_rows
             num_logits += len(prompt_rows)
+        if self.draws is not None:
+            arrays["counts"][:] = num_seqs, num_logits, num_sampled if draw_settings is not None else 0
+            if draw_settings is not None:
+                draw_settings.pack(arrays["draw_settings"][:num_sampled])
+                arrays["draw_slots"][:num_sampled] = step.sampling.slots
+        self._inputs.send("block_tables", num_seqs)
         return self._batch(num_tokens, num_seqs, num_logits, int(step.query_lens.max()), max_seq_len)
 
     def _batch(self, num_tokens: int, num_seqs: int, num_logits: int, max_query_len: int, max_seq_len: int) -> Batch:
-        device = self._device
-        parts = {
-            "token_ids": slice(num_tokens),
-            "positions": slice(num_tokens),
-            "slot_mapping": slice(num_tokens),
-            "query_start_loc": slice(num_seqs + 1),
-            "seq_lens": slice(num_seqs),
-            "block_tables": slice(num_seqs),
-            "logits_indices": slice(num_logits),
-        }
-        if device is not self._host:
-            for name, part in parts.items():
-                device[name][part].copy_(self._host[name][part], non_blocking=True)
-            if self._copied is not None:
-                self._copied.record()
-        views = {name: device[name][part] for name, part in parts.items()}
-        return Batch(num_tokens=num_tokens, num_seqs=num_seqs, max_query_len=max_query_len, max_seq_len=max_seq_len, **views)
+        tensors = self._inputs.tensors
+        return Batch(
+            num_tokens=num_tokens,
+            num_seqs=num_seqs,
+            max_query_len=max_query_len,
+            max_seq_len=max_seq_len,
+            token_ids=tensors["token_ids"][:num_tokens],
+            positions=tensors["positions"][:num_tokens],
+            slot_mapping=tensors["slot_mapping"][:num_tokens],
+            query_start_loc=tensors["query_start_loc"][: num_seqs + 1],
+            seq_lens=tensors["seq_lens"][:num_seqs],
+            block_tables=tensors["block_tables"][:num_seqs],
+            logits_indices=tensors["logits_indices"][:num_logits],
+            draws=self.draws,
+        )

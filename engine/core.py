@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
-from engine.executor import Executor
+from engine.executor import Executor, PendingStep
 from engine.host_cache import HostCache
 from engine.messages import EngineRequest, SequenceOutput
 from engine.model_config import ModelConfig, resolve_max_model_len
@@ -33,7 +33,7 @@ class _UnderWay:
     """A step that the executor has been given."""
 
     step: ScheduledStep
-    future: Future[StepOutput]
+    pending: PendingStep
     schedule_start: float  # time.monotonic()
     schedule_end: float
 
@@ -106,7 +106,7 @@ class EngineCore:
             wait([preparation for preparation, _ in self._preparing], _PATIENCE, FIRST_COMPLETED)
             return []
         done = self._under_way.popleft()
-        output = done.future.result()
+        output = done.pending.result()
         back = time.monotonic()
         outputs = self.scheduler.update(done.step, output)
         self._stats.update_seconds_total += time.monotonic() - back

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.batch_buffers import BatchBuffers, SlotTables, StepArrays
+from engine.batch_buffers import BatchBuffers, SamplingRows, SlotTables, StepArrays
 from engine.cache_engine import CacheEngine
 from engine.grammar.compiler import GrammarCompiler
 from engine.logits_processors import LogitsProcessorRegistry
 from engine.models import Model
 from engine.outputs import TokenLogprobs
 from engine.pooler import Pooler
-from engine.sampler import Sampler, token_logprobs
+from engine.sampler import Sampled, Sampler, token_logprobs
 from engine.step import StepInput, StepOutput
+from engine.tokens_in_flight import TokensInFlight
 from kernels.batch import Batch
-from kernels.ops import Ops
+from kernels.ops import DrawingOps, Ops
 
 Forward = Callable[[Batch], torch.Tensor]
 
@@ -48,29 +51,74 @@ class ModelRunner:
         self._cache = cache
         self._max_num_seqs = max_num_seqs
         self._tables = SlotTables(max_num_seqs, max_model_len, block_size)
-        self._buffers = BatchBuffers(token_budget, max_num_seqs, self._tables.block_tables.shape[1], block_size, ops.device)
+        max_blocks = self._tables.block_tables.shape[1]
+        draws = isinstance(ops, DrawingOps) and not enforce_eager
+        self._buffers = BatchBuffers(token_budget, max_num_seqs, max_blocks, block_size, ops.device, draws=draws)
         self._sampler = Sampler(ops, self._tables.token_ids, eos_token_ids, grammars, processors)
         self._pooler = Pooler(max_num_seqs)
         self._enforce_eager = enforce_eager
-        self._forward = self._captured(self._forward_with)
+        self._in_flight = None if self._buffers.draws is None else TokensInFlight(self._tables, self._buffers.draws)
+        self._forward = self._captured(self._forward_with if self._in_flight is None else self._forward_and_draw)
         if (prepare := getattr(self._forward, "prepare", None)) is not None:
             with torch.inference_mode():
                 prepare()
         self._hidden_states: Forward | None = None  # most engines never pool
+        self._last_arrival = 0.0  # when the latest step was seen to be done, by time.monotonic()
 
-    @torch.inference_mode()
+    @property
+    def launches_ahead(self) -> bool:
+        """Whether a step may be launched before the tokens of the one before have come back."""
+        return self._in_flight is not None
+
     def execute(self, step: StepInput) -> StepOutput:
         """Swap and copy blocks, run one forward pass over the flat batch, sample and pool."""
+        return self.launch(step).result()
+
+    @torch.inference_mode()
+    def launch(self, step: StepInput) -> LaunchedStep:
+        """The same, of which the result may still be under way: it is waited for when it is asked for. Steps run in order."""
+        launched = time.monotonic()
         for new in step.new_sequences:
             self._tables.admit(new)
             self._sampler.admit(new)
             self._pooler.admit(new)
+            if self._in_flight is not None:
+                self._in_flight.forget(new.slot)
         self._tables.apply(step)
         self._cache.swap(step.swap_outs, step.swap_ins)
         self._cache.copy(step.block_copies)
 
-        started = time.perf_counter()
         arrays = StepArrays.of(step)
+        if self._in_flight is not None:
+            if self._draws_in_pass(arrays):
+                return self._launch_ahead(arrays, launched, self._in_flight)
+            self._in_flight.wait_for_all()
+        output = self._compute(arrays)
+        return LaunchedStep(lambda: output)
+
+    def _draws_in_pass(self, arrays: StepArrays) -> bool:
+        """Whether the step is no more than a pass that draws its tokens itself: nothing on the host needs to see a logit or a token."""
+        if self._pooler.uses(arrays) or _PromptRows.of(arrays, self._tables) is not None:
+            return False
+        return self._sampler.may_draw_in_pass(arrays.sampling.slots)
+
+    def _launch_ahead(self, arrays: StepArrays, launched: float, in_flight: TokensInFlight) -> LaunchedStep:
+        rows = arrays.sampling
+        batch = self._buffers.fill(self._tables, arrays, draw_settings=self._sampler.draw_settings(rows.slots, rows.positions))
+        self._forward(batch)
+        drawn = in_flight.send_back(rows)
+
+        def finish() -> StepOutput:
+            output = _new_output(arrays)
+            _enter_tokens(output, rows, self._sampler.drawn_in_pass(in_flight.wait(drawn)))
+            # It began when the step before was done, if it was launched by then.
+            started, self._last_arrival = max(launched, self._last_arrival), drawn.arrival
+            return self._timed(output, started, drawn.arrival, sample_seconds=0.0)
+
+        return LaunchedStep(finish)
+
+    def _compute(self, arrays: StepArrays) -> StepOutput:
+        started = time.monotonic()
         pools = self._pooler.uses(arrays)
         drawn = self._pooler.only_sampling(arrays) if pools else arrays
         prompt = _PromptRows.of(drawn, self._tables)
@@ -86,40 +134,36 @@ class ModelRunner:
             pooled = {}
             # A recorded pass has room for one row of logits a sequence; prompt log probabilities need more.
             logits = self._forward(batch) if prompt is None else self._forward_with(self._ops, batch)
-        computed = time.perf_counter()
-        output = self._sample(drawn, logits, prompt)
-        ended = time.perf_counter()
+        computed = time.monotonic()
+        output = msgspec.structs.replace(self._sample(drawn, logits, prompt), pooled=pooled)
+        ended = self._last_arrival = time.monotonic()
+        return self._timed(output, started, ended, sample_seconds=ended - computed)
+
+    def _timed(self, output: StepOutput, started: float, ended: float, sample_seconds: float) -> StepOutput:
         swap_seconds, num_timed_swaps = self._cache.take_swap_timing()
         return msgspec.structs.replace(
             output,
-            pooled=pooled,
             compute_seconds=ended - started,
-            sample_seconds=ended - computed,
+            sample_seconds=sample_seconds,
             swap_seconds=swap_seconds,
             num_timed_swaps=num_timed_swaps,
+            started=started,
+            ended=ended,
         )
 
     def _sample(self, arrays: StepArrays, logits: torch.Tensor, prompt: _PromptRows | None) -> StepOutput:
-        num_seqs = len(arrays.slots)
-        output = StepOutput(token_ids=[[] for _ in range(num_seqs)], logprobs=[None] * num_seqs, prompt_logprobs=[None] * num_seqs)
+        output = _new_output(arrays)
         logits = logits.float()
-        sampling, slots, positions = arrays.sampling
+        rows = arrays.sampling
+        num_rows = len(rows.slots)
         if prompt is not None:
-            for i, entries in prompt.logprobs(self._ops, logits[len(sampling) :]):
+            for i, entries in prompt.logprobs(self._ops, logits[num_rows:]):
                 output.prompt_logprobs[i] = entries
-        if sampling.size:
-            sampled = self._sampler.sample(logits[: len(sampling)], slots, positions)
+        if num_rows:
+            sampled = self._sampler.sample(logits[:num_rows], rows.slots, rows.positions)
             # The next step finds the token here: it need not have come back to the scheduler by then.
-            self._tables.token_ids[slots, positions] = sampled.token_ids
-            for row, (i, token_id, logprobs) in enumerate(
-                zip(sampling.tolist(), sampled.token_ids.tolist(), sampled.logprobs, strict=True)
-            ):
-                if row in sampled.errors:
-                    output.errors[i] = sampled.errors[row]
-                    continue
-                output.token_ids[i].append(token_id)
-                if logprobs is not None:
-                    output.logprobs[i] = [logprobs]
+            self._tables.token_ids[rows.slots, rows.positions] = sampled.token_ids
+            _enter_tokens(output, rows, sampled)
         return output
 
     def _compute_hidden_states(self, batch: Batch) -> torch.Tensor:
@@ -138,8 +182,41 @@ class ModelRunner:
     def _forward_with(self, ops: Ops, batch: Batch) -> torch.Tensor:
         return self._model.forward(ops, batch, self._cache.kv_caches)
 
+    def _forward_and_draw(self, ops: Ops, batch: Batch) -> torch.Tensor:
+        drawing = cast(DrawingOps, ops)
+        drawing.fetch_tokens(batch)
+        logits = self._forward_with(ops, batch)
+        drawing.draw(logits, batch)
+        return logits
+
     def _hidden_states_with(self, ops: Ops, batch: Batch) -> torch.Tensor:
         return self._model.hidden_states(ops, batch, self._cache.kv_caches)
+
+
+@dataclass(frozen=True)
+class LaunchedStep:
+    """A step whose result may not be here yet."""
+
+    _finish: Callable[[], StepOutput]
+
+    def result(self) -> StepOutput:
+        """Wait for it. Called once for each step, in their order."""
+        return self._finish()
+
+
+def _new_output(arrays: StepArrays) -> StepOutput:
+    num_seqs = len(arrays.slots)
+    return StepOutput(token_ids=[[] for _ in range(num_seqs)], logprobs=[None] * num_seqs, prompt_logprobs=[None] * num_seqs)
+
+
+def _enter_tokens(output: StepOutput, rows: SamplingRows, sampled: Sampled) -> None:
+    for row, (i, token_id, logprobs) in enumerate(zip(rows.indices.tolist(), sampled.token_ids.tolist(), sampled.logprobs, strict=True)):
+        if row in sampled.errors:
+            output.errors[i] = sampled.errors[row]
+            continue
+        output.token_ids[i].append(token_id)
+        if logprobs is not None:
+            output.logprobs[i] = [logprobs]
 
 
 class _PromptRows:

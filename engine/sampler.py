@@ -89,7 +89,20 @@ class Sampler:
         # Before any stage changes the logits: log probabilities are of the model's own distribution.
         own = logits[torch.from_numpy(wanted).to(logits.device)] if wanted.size else None
         errors = self._apply_stages(logits, slots, positions)
-        settings = DrawSettings(
+        chosen = self._ops.sample(logits, self.draw_settings(slots, positions))
+        _note_failures(chosen, errors)
+        logprobs: list[TokenLogprobs | None] = [None] * len(slots)
+        if own is not None:
+            for row, entry in zip(wanted.tolist(), token_logprobs(self._ops, own, chosen[wanted], num_logprobs[wanted]), strict=True):
+                logprobs[row] = None if row in errors else entry
+        return Sampled(chosen, logprobs, errors)
+
+    def may_draw_in_pass(self, slots: NDArray[np.int64]) -> bool:
+        """Whether these rows' tokens can be drawn from the model's logits as they are, and nothing else is wanted of them."""
+        return not self._uses_stage[:, slots].any() and not (self._num_logprobs[slots] >= 0).any()
+
+    def draw_settings(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> DrawSettings:
+        return DrawSettings(
             temperature=self._temperature[slots],
             log_min_p=self._log_min_p[slots],
             top_k=self._top_k[slots],
@@ -98,16 +111,12 @@ class Sampler:
             sample_indices=self._sample_index[slots],
             positions=positions.astype(np.uint64),
         )
-        chosen = self._ops.sample(logits, settings)
-        for row in np.flatnonzero(chosen < 0).tolist():
-            errors.setdefault(row, _NOTHING_LEFT)
-            chosen[row] = 0
 
-        logprobs: list[TokenLogprobs | None] = [None] * len(slots)
-        if own is not None:
-            for row, entry in zip(wanted.tolist(), token_logprobs(self._ops, own, chosen[wanted], num_logprobs[wanted]), strict=True):
-                logprobs[row] = None if row in errors else entry
-        return Sampled(chosen, logprobs, errors)
+    def drawn_in_pass(self, token_ids: NDArray[np.int64]) -> Sampled:
+        """The result of a pass that drew the tokens itself, -1 where none could be."""
+        errors: dict[int, str] = {}
+        _note_failures(token_ids, errors)
+        return Sampled(token_ids, [None] * len(token_ids), errors)
 
     def _apply_stages(self, logits: torch.Tensor, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> dict[int, str]:
         errors: dict[int, str] = {}
@@ -118,6 +127,13 @@ class Sampler:
                 if rows.size:
                     stage.apply(LogitsRows(logits, rows, slots[rows], positions[rows], errors))
         return errors
+
+
+def _note_failures(token_ids: NDArray[np.int64], errors: dict[int, str]) -> None:
+    """Say why there is no token where there is -1, unless that is known, and put a token there."""
+    for row in np.flatnonzero(token_ids < 0).tolist():
+        errors.setdefault(row, _NOTHING_LEFT)
+        token_ids[row] = 0
 
 
 def token_logprobs(ops: Ops, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]) -> list[TokenLogprobs]:

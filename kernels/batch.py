@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.sampling import Draws
+
 
 @dataclass(frozen=True)
 class AttentionShape:
@@ -57,3 +59,4 @@ class Batch:
     seq_lens: torch.Tensor  # [num_seqs] int32, tokens in the cache once this step has written its own
     block_tables: torch.Tensor  # [num_seqs, max_blocks] int32, rows are padded with anything
     logits_indices: torch.Tensor  # [num_logits] int32, tokens whose logits are wanted
+    draws: Draws | None = None  # of passes that draw their tokens themselves (`kernels.ops.DrawingOps`)

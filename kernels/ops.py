@@ -19,7 +19,7 @@ Batch invariance (sets that declare `batch_invariant`): a row's result has the s
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -123,6 +123,21 @@ class Ops(Protocol):
 
         num_top is at most vocab_size. The logits are left as they are. Part of no recorded forward pass.
         """
+        ...
+
+
+@runtime_checkable
+class DrawingOps(Ops, Protocol):
+    """What a set also has whose device computes while the host goes on: passes that draw their tokens themselves, so that the next one can
+    be launched before the host has seen them. Both operations may be part of a recorded pass.
+    """
+
+    def fetch_tokens(self, batch: Batch) -> None:
+        """Put in the place of each negative batch.token_ids[t] what was drawn last for slot -1 - batch.token_ids[t]."""
+        ...
+
+    def draw(self, logits: torch.Tensor, batch: Batch) -> None:
+        """`sample` for the first rows of logits [R, vocab_size] in the type of activations, as `batch.draws` says, and into it."""
         ...
 
 

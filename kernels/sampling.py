@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+NUM_WORDS = 7  # of 64 bits, for each row: `DrawSettings.pack`
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,24 @@ class DrawSettings:
     seeds: NDArray[np.uint64]  # the draw is `kernels.random.uniform(seed, sample_index, position)`
     sample_indices: NDArray[np.uint64]
     positions: NDArray[np.uint64]
+
+    def pack(self, words: NDArray[np.int64]) -> None:
+        """Write all settings into words [num_rows, NUM_WORDS], so that one copy takes them to a device; floats as the bits of float64."""
+        floats = words.view(np.float64)
+        floats[:, 0], floats[:, 1], floats[:, 2], words[:, 3] = self.temperature, self.log_min_p, self.top_p, self.top_k
+        for column, values in enumerate((self.seeds, self.sample_indices, self.positions), start=4):
+            words[:, column] = values.view(np.int64)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """For a pass that draws its tokens itself: what it is told, and where it leaves them. All lie on the device and never move."""
+
+    counts: torch.Tensor  # [3] int32: sequences, logits that are wanted, and rows of these, from the first, of which a token is drawn
+    settings: torch.Tensor  # [max_num_seqs, NUM_WORDS] int64, `DrawSettings.pack`
+    slots: torch.Tensor  # [max_num_seqs] int32, whose token each row gives
+    token_ids: torch.Tensor  # [max_num_seqs] int64, the result: of each row, as `Ops.sample` gives it
+    last_token_ids: torch.Tensor  # [num_slots] int32, the result: the token drawn last for each slot; 0 where none could be
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,14 @@ class WorkerInfo:
     num_host_blocks: int = 0  # behind them, in host memory
 
 
+class PendingStep(Protocol):
+    """A step that was given to the executor; a Future is one."""
+
+    def result(self) -> StepOutput:
+        """Wait for it. Raises what made it fail. Called once for each step, in their order."""
+        ...
+
+
 class Executor(Protocol):
     info: WorkerInfo
 
@@ -29,7 +37,7 @@ class Executor(Protocol):
         """
         ...
 
-    def execute(self, step: StepInput) -> Future[StepOutput]:
+    def execute(self, step: StepInput) -> PendingStep:
         """Run a step. Steps run in the order of the calls."""
         ...
 

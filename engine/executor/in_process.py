@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import msgspec
 import torch
 
 from engine.cache_engine import CacheEngine, bytes_per_block, plan_num_blocks
 from engine.config import EngineConfig
 from engine.errors import ConfigError
-from engine.executor import WorkerInfo
+from engine.executor import PendingStep, WorkerInfo
 from engine.grammar.compiler import GrammarCompiler
 from engine.host_pool import plan_num_host_blocks
 from engine.loader.model_source import ModelSource
@@ -26,9 +24,9 @@ from kernels.ops import Ops, load_ops
 
 
 class InProcessExecutor:
-    """Loads the model and runs each step as it is given, on a thread of its own where steps overlap; `config.device` is resolved.
+    """Loads the model and runs each step as it is given; where steps overlap, on a thread of its own, or by launching them ahead.
 
-    Raises ConfigError or ModelLoadError when the model cannot be served.
+    `config.device` is resolved. Raises ConfigError or ModelLoadError when the model cannot be served.
     """
 
     def __init__(self, config: EngineConfig, source: ModelSource, grammars: GrammarCompiler | None = None) -> None:
@@ -70,7 +68,9 @@ class InProcessExecutor:
             grammars=self._grammars,
             processors=processors,
         )
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steps") if config.overlaps_steps else None
+        # A device that computes by itself needs no thread that waits for it.
+        needs_thread = config.overlaps_steps and not self._runner.launches_ahead
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steps") if needs_thread else None
 
     def prepare(self, params: SamplingParams) -> Future[None] | None:
         constraint = params.structured_outputs
@@ -78,15 +78,15 @@ class InProcessExecutor:
             return None
         return self._grammar_thread.submit(self._grammars.check, constraint)
 
-    def execute(self, step: StepInput) -> Future[StepOutput]:
+    def execute(self, step: StepInput) -> PendingStep:
         if self._thread is not None:
-            return self._thread.submit(self._run, step)
-        future: Future[StepOutput] = Future()
+            return self._thread.submit(self._runner.execute, step)
         try:
-            future.set_result(self._run(step))
+            return self._runner.launch(step)
         except BaseException as error:
+            future: Future[StepOutput] = Future()
             future.set_exception(error)
-        return future
+            return future
 
     def free_cache(self) -> None:
         self._cache.free()
@@ -98,11 +98,6 @@ class InProcessExecutor:
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)
         del self._runner
-
-    def _run(self, step: StepInput) -> StepOutput:
-        started = time.monotonic()
-        output = self._runner.execute(step)
-        return msgspec.structs.replace(output, started=started, ended=time.monotonic())
 
 
 def _pick_dtype(config: EngineConfig, device: torch.device, checkpoint_dtype: str) -> torch.dtype:

@@ -20,8 +20,9 @@ from kernels.triton.interpreter import mend_interpreter
 from kernels.triton.linear import PackedLinear, has_fp8, pack_linear
 from kernels.triton.norm import add_rms_norm, rms_norm
 from kernels.triton.rotary import rotary_and_write_kv
-from kernels.triton.sampling import sample
+from kernels.triton.sampling import draw, sample
 from kernels.triton.token_logprobs import logprobs
+from kernels.triton.tokens import fetch_tokens
 from kernels.weights import Weight
 
 if triton.knobs.runtime.interpret:
@@ -29,7 +30,7 @@ if triton.knobs.runtime.interpret:
 
 
 class TritonOps:
-    """The contracts of `kernels.ops.Ops` on a GPU; on CPU tensors too when Triton runs as an interpreter (TRITON_INTERPRET=1), for tests.
+    """The contracts of `kernels.ops.DrawingOps` on a GPU; on CPU tensors too when Triton interprets (TRITON_INTERPRET=1), for tests.
 
     No operation of a forward pass reads a tensor back to the host or allocates anything but its result, so it can be captured as a CUDA
     graph. The kernels are batch invariant, but dense products are cuBLAS's, which are not, unless `deterministic` asks
@@ -100,6 +101,14 @@ class TritonOps:
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
         return sample(logits, settings)
+
+    def fetch_tokens(self, batch: Batch) -> None:
+        assert batch.draws is not None
+        fetch_tokens(batch.token_ids, batch.draws.last_token_ids)
+
+    def draw(self, logits: torch.Tensor, batch: Batch) -> None:
+        assert batch.draws is not None
+        draw(logits, batch.draws)
 
     def logprobs(self, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int32]) -> RowLogprobs:
         return logprobs(logits, token_ids, num_top)

@@ -33,16 +33,18 @@ class DecodeGraphs:
     """What `capture` returns: computes any batch, and those that are decodes alone by replaying a graph."""
 
     def __init__(self, forward: Callable[[Batch], torch.Tensor], capacity: Batch, record: Recorder) -> None:
-        """A size is recorded when it is first wanted, or by `prepare`."""
+        """A size is recorded when it is first wanted, or by `prepare`. The counts of `capacity.draws` tell how many rows are real."""
+        assert capacity.draws is not None
         self.sizes = ladder(capacity.num_seqs)
         self._forward = forward
         self._capacity = capacity
         self._record = record
-        self._counts = torch.zeros(2, dtype=torch.int32, device=capacity.token_ids.device)
+        self._counts = capacity.draws.counts
         self._replays: dict[int, Body] = {}
 
     def prepare(self) -> None:
         """Record all sizes, largest first, so that smaller graphs find room in the memory of larger ones."""
+        self._counts.zero_()  # what is recorded also runs: no row is real
         for size in reversed(self.sizes):
             self._replay_of(size)
 
@@ -54,9 +56,7 @@ class DecodeGraphs:
         size = self.size_for(batch)
         if size is None:
             return self._forward(batch)
-        replay = self._replay_of(size)
-        self._counts.copy_(torch.tensor([batch.num_seqs, len(batch.logits_indices)], dtype=torch.int32))
-        return replay()[: batch.num_seqs]
+        return self._replay_of(size)()[: batch.num_seqs]
 
     def size_for(self, batch: Batch) -> int | None:
         """The size of the graph that computes a batch; None if none does."""
@@ -67,7 +67,6 @@ class DecodeGraphs:
 
     def _replay_of(self, size: int) -> Body:
         if size not in self._replays:
-            self._counts.zero_()  # what is recorded also runs: no row is real
             self._replays[size] = self._record(partial(self._compute, decode_batch(self._capacity, size)))
         return self._replays[size]
 

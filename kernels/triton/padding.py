@@ -10,7 +10,7 @@ from kernels.batch import Batch
 
 
 def pad_decodes(batch: Batch, counts: torch.Tensor) -> None:
-    """Make padding of the rows behind the real ones; counts is [2] int32 on the device: real sequences, and logits that are wanted.
+    """Make padding of the rows behind the real ones; counts is [3] int32 on the device, that of `Draws`.
 
     A padding row has a sequence of length zero, whose attention is zeros, and a slot that is negative, so that no key is stored. Its
     logits are computed and belong to nobody.
@@ -38,7 +38,7 @@ def pad_decodes_kernel(
     query_start_loc_ptr,  # [size + 1] int32
     seq_lens_ptr,  # [size] int32
     logits_indices_ptr,  # [size] int32
-    counts_ptr,  # [2] int32
+    counts_ptr,  # [3] int32: real sequences, logits that are wanted, and what does not matter here
     size,
     SIZE_PAD: tl.constexpr,  # a power of two, at least size
 ):

@@ -8,63 +8,102 @@ rounded to integers, so sums are exact, and no order of addition can change a dr
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from kernels.sampling import DrawSettings
+from kernels.sampling import NUM_WORDS, Draws, DrawSettings
 from kernels.triton.philox import uniform
 
-NUM_SETTINGS = 7
 TILE = 4096  # logits that a program holds at a time
 
 
 def sample(logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
-    """logits [R, vocab_size] float32 -> [R]; the contract is `Ops.sample`. Waits for the device, as the tokens are wanted on the host."""
-    num_rows, vocab_size = logits.shape
-    # All in one array of 64-bit words, so that one copy takes it to the device; floats keep their bits.
-    words = np.empty((num_rows, NUM_SETTINGS), np.int64)
-    words[:, :3] = np.stack((settings.temperature, settings.log_min_p, settings.top_p), axis=1).astype(np.float64).view(np.int64)
-    words[:, 3] = settings.top_k
-    words[:, 4:] = np.stack((settings.seeds, settings.sample_indices, settings.positions), axis=1).view(np.int64)
+    """logits [R, vocab_size] -> [R]; the contract is `Ops.sample`. Waits for the device, as the tokens are wanted on the host."""
+    num_rows = logits.shape[0]
+    words = np.empty((num_rows, NUM_WORDS), np.int64)
+    settings.pack(words)
     token_ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
-    tile = min(TILE, triton.next_power_of_2(vocab_size))
-    sample_kernel[(num_rows,)](
-        token_ids,
-        logits,
-        torch.from_numpy(words).to(logits.device, non_blocking=True),
-        logits.stride(0),
-        N=vocab_size,
-        TILE=tile,
-        num_warps=min(16, max(4, tile // 256)),
-        enable_fp_fusion=False,
-    )
+    on_device = torch.from_numpy(words).to(logits.device, non_blocking=True)
+    sample_kernel[(num_rows,)](token_ids, logits, on_device, logits.stride(0), **_constants(logits))
     return token_ids.cpu().numpy()
+
+
+def draw(logits: torch.Tensor, draws: Draws) -> None:
+    """logits [R, vocab_size] of any float type; the contract is `DrawingOps.draw`."""
+    draw_kernel[(logits.shape[0],)](
+        draws.token_ids,
+        draws.last_token_ids,
+        logits,
+        draws.settings,
+        draws.slots,
+        draws.counts,
+        logits.stride(0),
+        **_constants(logits),
+    )
+
+
+def _constants(logits: torch.Tensor) -> dict[str, Any]:
+    vocab_size = logits.shape[1]
+    tile = min(TILE, triton.next_power_of_2(vocab_size))
+    return {"N": vocab_size, "TILE": tile, "num_warps": min(16, max(4, tile // 256)), "enable_fp_fusion": False}
 
 
 @triton.jit
 def sample_kernel(
     token_ids_ptr,  # [R] int64
-    logits_ptr,  # [R, N] float32
-    settings_ptr,  # [R, 7] int64: temperature, log_min_p and top_p as the bits of float64, top_k, seed, sample index, position
+    logits_ptr,  # [R, N]
+    settings_ptr,  # [R, 7] int64, `DrawSettings.pack`
     logits_stride,
     N: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """One program per row: grid (R)."""
     row = tl.program_id(0).to(tl.int64)
-    logits_ptr += row * logits_stride
-    settings_ptr += row * 7
+    tl.store(token_ids_ptr + row, choose(logits_ptr + row * logits_stride, settings_ptr + row * 7, N, TILE))
+
+
+@triton.jit
+def draw_kernel(
+    token_ids_ptr,  # [R] int64
+    last_token_ids_ptr,  # [num_slots] int32
+    logits_ptr,  # [R, N]
+    settings_ptr,  # [R, 7] int64, `DrawSettings.pack`
+    slots_ptr,  # [R] int32
+    counts_ptr,  # [3] int32, the last one of which is the number of rows to draw from
+    logits_stride,
+    N: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """One program per row: grid (R). Rows behind those that are drawn from end at once."""
+    row = tl.program_id(0).to(tl.int64)
+    if row < tl.load(counts_ptr + 2):
+        token_id = choose(logits_ptr + row * logits_stride, settings_ptr + row * 7, N, TILE)
+        tl.store(token_ids_ptr + row, token_id)
+        tl.store(last_token_ids_ptr + tl.load(slots_ptr + row), tl.maximum(token_id, 0).to(tl.int32))
+
+
+@triton.jit
+def choose(logits_ptr, settings_ptr, N: tl.constexpr, TILE: tl.constexpr):
+    """The token of a row, -1 for none: int64."""
     largest, token_id, is_number = find_largest(logits_ptr, N, TILE)
     temperature = tl.load(settings_ptr).to(tl.float64, bitcast=True).to(tl.float32)
     if is_number:
         if temperature > 0.0:
-            token_id = draw(logits_ptr, settings_ptr, largest, temperature, N, TILE)
+            token_id = draw_from(logits_ptr, settings_ptr, largest, temperature, N, TILE)
     else:
         token_id = token_id * 0 - 1
-    tl.store(token_ids_ptr + row, token_id)
+    return token_id
+
+
+@triton.jit
+def load_logits(logits_ptr, places, N: tl.constexpr):
+    """The logits at these places, widened to float32; -inf behind the last."""
+    return tl.load(logits_ptr + places, mask=places < N, other=float("-inf")).to(tl.float32)
 
 
 @triton.jit
@@ -75,7 +114,7 @@ def find_largest(logits_ptr, N: tl.constexpr, TILE: tl.constexpr):
     best_ids = places
     num_nans = tl.zeros([TILE], tl.int32)
     for start in tl.range(0, N, TILE):
-        logits = tl.load(logits_ptr + start + places, mask=start + places < N, other=float("-inf"))
+        logits = load_logits(logits_ptr, start + places, N)
         num_nans += (logits != logits).to(tl.int32)
         better = logits > best
         best = tl.where(better, logits, best)
@@ -86,7 +125,7 @@ def find_largest(logits_ptr, N: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def draw(logits_ptr, settings_ptr, largest, temperature, N: tl.constexpr, TILE: tl.constexpr):
+def draw_from(logits_ptr, settings_ptr, largest, temperature, N: tl.constexpr, TILE: tl.constexpr):
     """The token of a row that is not greedy."""
     log_min_p = tl.load(settings_ptr + 1).to(tl.float64, bitcast=True).to(tl.float32)
     top_p = tl.load(settings_ptr + 2).to(tl.float64, bitcast=True)
@@ -115,7 +154,7 @@ def kth_largest(logits_ptr, k, largest, N: tl.constexpr, TILE: tl.constexpr):
         first, second, third = from_key(low + step), from_key(low + 2 * step), from_key(low + 3 * step)
         counts = (tl.zeros([TILE], tl.int32), tl.zeros([TILE], tl.int32), tl.zeros([TILE], tl.int32))
         for start in tl.range(0, N, TILE):
-            logits = tl.load(logits_ptr + start + places, mask=start + places < N, other=float("-inf"))
+            logits = load_logits(logits_ptr, start + places, N)
             counts = (
                 counts[0] + (logits >= first).to(tl.int32),
                 counts[1] + (logits >= second).to(tl.int32),
@@ -179,7 +218,7 @@ def sums_from(logits_ptr, temperature, top, least, first, second, third, N: tl.c
     places = tl.arange(0, TILE)
     sums = (top.to(tl.int64) * 0, top.to(tl.int64) * 0, top.to(tl.int64) * 0)
     for start in tl.range(0, N, TILE):
-        logits = tl.load(logits_ptr + start + places, mask=start + places < N, other=float("-inf"))
+        logits = load_logits(logits_ptr, start + places, N)
         weights = weigh(logits, temperature, top, least)
         integers = weights.to(tl.int64)
         sums = (
@@ -197,7 +236,7 @@ def invert_cdf(logits_ptr, temperature, top, least, least_weight, total, number,
     target = number * total.to(tl.float64)
     running, before, first = total * 0, total * 0, total.to(tl.int32) * 0 - 1
     for start in tl.range(0, N, TILE):
-        logits = tl.load(logits_ptr + start + places, mask=start + places < N, other=float("-inf"))
+        logits = load_logits(logits_ptr, start + places, N)
         weights = weigh(logits, temperature, top, least)
         after = running + tl.sum(tl.where(weights >= least_weight, weights.to(tl.int64), 0), 0)
         # A product that was rounded up to the total: the last token that has a weight.
@@ -205,7 +244,7 @@ def invert_cdf(logits_ptr, temperature, top, least, least_weight, total, number,
         before = tl.where(is_here, running, before)
         first = tl.where(is_here, start, first)
         running = after
-    logits = tl.load(logits_ptr + first + places, mask=first + places < N, other=float("-inf"))
+    logits = load_logits(logits_ptr, first + places, N)
     weights = weigh(logits, temperature, top, least)
     cumulative = before + tl.cumsum(tl.where(weights >= least_weight, weights.to(tl.int64), 0), 0)
     is_past = (cumulative.to(tl.float64) > target) | (cumulative == total)

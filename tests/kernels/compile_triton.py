@@ -27,6 +27,7 @@ from engine.cache_engine import block_shape
 from engine.loader.dummy import weight_shapes
 from engine.model_config import ModelConfig, RopeConfig
 from engine.models import build_model
+from kernels.batch import Batch
 from kernels.sampling import DrawSettings
 from kernels.triton import TritonOps, fp8_matmul, quantized_matmul, tuning
 from kernels.weights import DenseWeight, QuantizedWeight, Weight
@@ -143,8 +144,15 @@ def run_model(reporter: Reporter, config: ModelConfig, *, dtype: str, determinis
     pool = torch.empty((1000, config.num_layers, *shape), dtype=getattr(torch, cache or dtype), device=META)
     kv_caches = list(pool.unbind(1))
     tables = SlotTables(64, config.max_position_embeddings, 16)
-    buffers = BatchBuffers(2048, 64, tables.block_tables.shape[1], 16, META)
-    forward = ops.capture(lambda ops, batch: model.forward(ops, batch, kv_caches), buffers.capacity)
+    buffers = BatchBuffers(2048, 64, tables.block_tables.shape[1], 16, META, draws=True)
+
+    def forward_and_draw(ops: TritonOps, batch: Batch) -> torch.Tensor:
+        ops.fetch_tokens(batch)
+        logits = model.forward(ops, batch, kv_caches)
+        ops.draw(logits, batch)
+        return logits
+
+    forward = ops.capture(forward_and_draw, buffers.capacity)
 
     def step(contexts: list[int], queries: list[int]) -> None:
         num_seqs = len(contexts)

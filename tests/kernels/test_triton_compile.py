@@ -21,9 +21,13 @@ KERNELS = {
     "attention_decode_kernel",
     "attention_merge_kernel",
     "attention_prefill_kernel",
+    "draw_kernel",
 }
-# Seen in one type: the first four have but one, and for the others it saves time.
-ONE_TYPE = {"sample_kernel", "logprobs_kernel", "order_top_kernel", "pad_decodes_kernel", "matmul_kernel", "quantized_matmul_kernel"}
+# Seen in one type: the first five have but one, and for the others it saves time.
+ONE_TYPE = {
+    "sample_kernel", "logprobs_kernel", "order_top_kernel", "pad_decodes_kernel", "fetch_tokens_kernel", "matmul_kernel",
+    "quantized_matmul_kernel",
+}  # fmt: skip
 FP8_KERNELS = {"quantize_rows_kernel", "fp8_matmul_kernel"}
 
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from triton_cases import DEVICE, OUTSIDE, make_contexts, noise, place
 
 from kernels.batch import AttentionShape, Batch
+from kernels.sampling import NUM_WORDS, Draws
 from kernels.triton import TritonOps, attention
 from kernels.triton.graphs import DecodeGraphs, ladder, repeat_eagerly
 from kernels.weights import DenseWeight
 
 SHAPE = AttentionShape(num_heads=4, num_kv_heads=2, head_size=16, scale=0.25)
-VOCABULARY, MOST, BLOCK_SIZE = 20, 6, 8
+VOCABULARY, MOST, BLOCK_SIZE, NUM_SLOTS = 20, 6, 8, 9
 BUFFERS = ("token_ids", "positions", "slot_mapping", "query_start_loc", "seq_lens", "logits_indices")
 
 
@@ -48,7 +49,8 @@ def in_buffers(capacity: Batch, batch: Batch) -> Batch:
         view = getattr(capacity, name)[: source.shape[0]]
         view[tuple(slice(size) for size in source.shape)] = source
         views[name] = view
-    return replace(batch, **views)
+    capacity.draws.counts.copy_(torch.tensor([batch.num_seqs, len(batch.logits_indices), 0]))
+    return replace(batch, draws=capacity.draws, **views)
 
 
 def new_capacity(max_blocks: int, stale_slot: int) -> Batch:
@@ -56,8 +58,15 @@ def new_capacity(max_blocks: int, stale_slot: int) -> Batch:
     ints = {name: torch.full((MOST + 1,), 3, dtype=torch.int32, device=DEVICE) for name in BUFFERS}
     ints["slot_mapping"] = torch.full((MOST + 1,), stale_slot, dtype=torch.int64, device=DEVICE)
     tables = torch.full((MOST, max_blocks), OUTSIDE, dtype=torch.int32, device=DEVICE)
+    draws = Draws(
+        counts=torch.zeros(3, dtype=torch.int32, device=DEVICE),
+        settings=torch.zeros((MOST, NUM_WORDS), dtype=torch.int64, device=DEVICE),
+        slots=torch.zeros(MOST, dtype=torch.int32, device=DEVICE),
+        token_ids=torch.full((MOST,), 99, dtype=torch.int64, device=DEVICE),
+        last_token_ids=torch.full((NUM_SLOTS,), 99, dtype=torch.int32, device=DEVICE),
+    )
     return Batch(
-        num_tokens=MOST, num_seqs=MOST, max_query_len=MOST, max_seq_len=max_blocks * BLOCK_SIZE, block_tables=tables, **ints
+        num_tokens=MOST, num_seqs=MOST, max_query_len=MOST, max_seq_len=max_blocks * BLOCK_SIZE, block_tables=tables, draws=draws, **ints
     )  # fmt: skip
 
 

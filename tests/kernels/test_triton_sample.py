@@ -15,8 +15,10 @@ from sample_cases import make_logits, make_settings, select
 from triton_cases import DEVICE, both_ops
 
 from kernels import random as counter_based
+from kernels.sampling import NUM_WORDS, Draws
 from kernels.triton import sampling, token_logprobs
 from kernels.triton.philox import uniform
+from kernels.triton.tokens import fetch_tokens
 
 OPS, REFERENCE = both_ops(torch.float32)
 SEEDS = st.integers(0, 2**32)
@@ -53,6 +55,41 @@ def test_rows_without_a_finite_largest_logit_give_no_token():
     for temperature in (0.0, 1.0):
         drawn = OPS.sample(logits, dataclasses.replace(draws, temperature=np.full(5, temperature, np.float32)))
         assert (drawn < 0).tolist() == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_pass_draws_from_logits_of_any_type_what_they_give_widened(dtype):
+    random = np.random.default_rng(7)
+    logits, settings = make_logits(6, 300, random).to(DEVICE, dtype), make_settings(6, random)
+    logits[1, 5] = torch.nan
+    draws = new_draws(6, num_slots=9)
+    words = np.empty((6, NUM_WORDS), np.int64)
+    settings.pack(words)
+    draws.settings.copy_(torch.from_numpy(words))
+    draws.slots.copy_(torch.tensor([8, 2, 0, 5, 4, 1]))
+    draws.counts.copy_(torch.tensor([6, 6, 4]))  # the last two rows are not to be drawn from
+    sampling.draw(logits, draws)
+    expected = OPS.sample(logits.float(), settings).tolist()
+    assert expected[1] == -1
+    assert draws.token_ids.tolist() == [*expected[:4], 99, 99]
+    assert draws.last_token_ids.tolist() == [expected[2], 99, 0, 99, 99, expected[3], 99, 99, expected[0]]
+
+
+def test_tokens_that_only_the_device_knows_are_read_by_their_slots():
+    token_ids = torch.tensor([7, -1, 0, -4, -2], dtype=torch.int32, device=DEVICE)
+    fetch_tokens(token_ids, torch.tensor([10, 11, 12, 13], dtype=torch.int32, device=DEVICE))
+    assert token_ids.tolist() == [7, 10, 0, 13, 11]
+
+
+def new_draws(num_rows: int, num_slots: int) -> Draws:
+    """All results are 99 before."""
+    return Draws(
+        counts=torch.zeros(3, dtype=torch.int32, device=DEVICE),
+        settings=torch.zeros(num_rows, NUM_WORDS, dtype=torch.int64, device=DEVICE),
+        slots=torch.zeros(num_rows, dtype=torch.int32, device=DEVICE),
+        token_ids=torch.full((num_rows,), 99, dtype=torch.int64, device=DEVICE),
+        last_token_ids=torch.full((num_slots,), 99, dtype=torch.int32, device=DEVICE),
+    )
 
 
 @triton.jit
