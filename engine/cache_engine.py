@@ -61,7 +61,9 @@ class CacheEngine:
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         """Copy blocks, (source, destination) each, in all layers; the result is that of one copy after the other."""
         for independent in _in_waves(pairs):
-            indices = torch.tensor(independent, dtype=torch.int64, device=self.pool.device)
+            # Through pinned memory, as a copy from any other waits until the device is done.
+            on_host = torch.tensor(independent, dtype=torch.int64, pin_memory=self.pool.device.type == "cuda")
+            indices = on_host.to(self.pool.device, non_blocking=True)
             self._ops.copy_blocks(self.pool, self.pool, indices)
 
 

@@ -96,9 +96,9 @@ def engine(device_name: str) -> Iterator[Row]:
             yield timed(name, figures.step_seconds, floor, goal)
             waiting = figures.host_share
             if device_name == "cuda":
-                # By the device's clock; sampling and the copies count as waiting, so this is what it can be at most.
+                # By the device's clock; the copies count as waiting, so this is what it can be at most.
                 alone = gpu_engine.forward_seconds(llm, load, num_seqs)
-                yield timed(f"{name}: forward pass alone", alone, floor, None)
+                yield timed(f"{name}: pass and draws alone", alone, floor, None)
                 waiting = max(0.0, 1 - alone / figures.step_seconds)
             yield Row(f"{name}: waiting for the host", f"{waiting:.1%}", "0", 1 - waiting, 0.97)
         seconds = gpu_engine.prefill_seconds(llm, load)
@@ -121,6 +121,9 @@ def deterministic(device_name: str) -> Iterator[Row]:
         for num_seqs in (1, load.num_seqs):
             figures = gpu_engine.decode(llm, load, num_seqs)
             yield Row(f"deterministic decode, {num_seqs} sequences", f"{figures.step_seconds * 1000:.2f} ms")
+        num_changed = gpu_engine.num_changed_by_launching_ahead(llm, load)
+        wrong = f"{num_changed} of {load.num_seqs} sequences get other tokens" if num_changed else ""
+        yield Row("steps launched ahead give the tokens of steps that are waited for", "no" if wrong else "yes", failed=wrong)
         yield Row("deterministic prefill", f"{gpu_engine.prefill_seconds(llm, load) * 1000:.1f} ms")
 
 

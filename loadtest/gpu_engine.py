@@ -106,7 +106,7 @@ def prefill_seconds(llm: LLM, load: Load) -> float:
 
 
 def forward_seconds(llm: LLM, load: Load, num_seqs: int) -> float:
-    """What the device itself takes for the forward pass of a decode step, by its own clock."""
+    """What the device itself takes for the forward pass of a decode step and its draws, by its own clock."""
     runner = llm.engine._executor._runner  # type: ignore[attr-defined]
     forward, events = runner._forward, []
 
@@ -124,6 +124,19 @@ def forward_seconds(llm: LLM, load: Load, num_seqs: int) -> float:
     runner._forward = forward
     torch.cuda.synchronize()
     return statistics.median(start.elapsed_time(end) for start, end in events) / 1000
+
+
+def num_changed_by_launching_ahead(llm: LLM, load: Load) -> int:
+    """How many sequences, half of them greedy, get other tokens than when every step is waited for."""
+    params = [
+        SamplingParams(temperature=i % 2, seed=i, top_p=0.9, max_tokens=load.new_tokens, ignore_eos=True) for i in range(load.num_seqs)
+    ]
+    tokens = []
+    for num_under_way in (1, 2):
+        llm.engine._depth = num_under_way
+        outputs = llm.generate(prompts(load, load.num_seqs, load.context), params, use_tqdm=False)
+        tokens.append([output.outputs[0].token_ids for output in outputs])
+    return sum(one != other for one, other in zip(*tokens, strict=True))
 
 
 def weight_bytes(config: dict[str, Any]) -> int:

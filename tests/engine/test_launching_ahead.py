@@ -18,8 +18,8 @@ from triton.runtime.interpreter import GridExecutor
 from engine import batch_buffers, sampler
 from engine.batch_buffers import SamplingRows, SlotTables
 from engine.llm import LLM
-from engine.sampling_params import SamplingParams
 from engine.packed_inputs import PackedInputs
+from engine.sampling_params import SamplingParams
 from engine.step import NewSequence, StepInput
 from engine.tokens_in_flight import TokensInFlight
 from kernels import triton as triton_ops
