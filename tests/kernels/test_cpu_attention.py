@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.batch import AttentionShape, Batch, QkNorm
-from kernels.kv_cache import decode_rows
+from kernels.kv_cache import decode_rows, rotate_rows
 
 ONE_THREAD, TWO_THREADS = cpu_ops(1), cpu_ops(2)
 
@@ -142,7 +142,7 @@ def test_working_memory_does_not_grow_with_the_context():
 
 
 @pytest.mark.parametrize("head_size", [20, 64, 128])
-def test_an_int8_row_is_its_codes_and_their_scale(head_size):
+def test_an_int8_row_is_the_codes_of_its_rotation_and_their_scale(head_size):
     shape = AttentionShape(2, 1, head_size, 1.0)
     generator = torch.Generator().manual_seed(head_size)
     batch = make_batch([(0, 40)], 16, 4, generator)
@@ -152,9 +152,9 @@ def test_an_int8_row_is_its_codes_and_their_scale(head_size):
     TWO_THREADS.rotary_and_write_kv(qkv, cache, make_cos_sin(64, head_size), batch, shape)
     slots = batch.slot_mapping
     rows = cache[slots // 16, :, 0, slots % 16]  # [40, 2, row]
-    expected = qkv.view(40, 4, head_size)[:, 2:]
+    expected = rotate_rows(qkv.view(40, 4, head_size)[:, 2:])
     largest = expected.abs().amax(-1, keepdim=True)
-    assert ((decode_rows(rows, head_size) - expected).abs() <= largest * (0.5001 / 127)).all()
+    assert ((rotate_rows(decode_rows(rows, head_size)) - expected).abs() <= largest * (0.5001 / 127)).all()
     assert int(rows[..., :head_size].abs().max()) == 127
 
 

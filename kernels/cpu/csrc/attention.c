@@ -48,7 +48,9 @@ static void attend_segment(const kv_t *kv, const int32_t *block_table, int32_t k
 static void write_out(const attention_args_t *args, int64_t token, int32_t kv_head, int32_t q, int32_t heads, const float *sums, float weight) {
     const kv_t *kv = &args->kv;
     const int64_t head = (token + q / heads) * kv->num_heads + kv_head * heads + q % heads;
-    v_scale(args->out + head * kv->head_size, sums, 1.0f / weight, kv->head_size);
+    float *out = args->out + head * kv->head_size;
+    v_scale(out, sums, 1.0f / weight, kv->head_size);
+    if (kv->element == KV_I8) hadamard(out, out, kv->head_size); // back from where the values are
 }
 
 // A few rows of one sequence and one kv head, over their whole context.

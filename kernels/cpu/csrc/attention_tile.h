@@ -3,6 +3,7 @@
 #define OCTAVO_ATTENTION_TILE_H
 
 #include "octavo.h"
+#include "hadamard.h"
 #include "widest.h"
 
 enum {
@@ -158,6 +159,7 @@ static void load_queries(const attention_args_t *args, int64_t token, int32_t ro
         const float *x = args->qkv + (token + row) * row_size + (int64_t)head * kv->head_size;
         float *query = group->queries + q * group->padded;
         v_scale(query, x, kv->scale, kv->head_size);
+        if (kv->element == KV_I8) hadamard(query, query, kv->head_size); // as the keys are
         for (int64_t i = kv->head_size; i < group->padded; i++) query[i] = 0.0f;
         group->last[q] = position + row + 1;
         const int32_t first = kv->sliding_window ? group->last[q] - kv->sliding_window : 0;

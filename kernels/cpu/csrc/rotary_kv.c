@@ -1,6 +1,7 @@
 // Rotary embedding of q and k in place (Su et al., 2021, half-split form), after their norm in models that have one, and the write of k
 // and v into the paged cache.
 #include "octavo.h"
+#include "hadamard.h"
 #include "half.h"
 
 static void rotate(float *head, const float *cosines, const float *sines, int32_t half) {
@@ -20,11 +21,13 @@ static void rotate(float *head, const float *cosines, const float *sines, int32_
     }
 }
 
-// A row of int8: codes, then their scale. A number that is none makes the scale none, and shows in all that reads the row.
-static void write_codes(int8_t *out, const float *head, int64_t n) {
+// A row of int8: codes of the rotated head, then their scale. A number that is none makes the scale none, and shows in all that reads the
+// row.
+static void write_codes(int8_t *out, const float *head, float *rotated, int64_t n) {
+    hadamard(rotated, head, n);
     v8f largest = v_set(0.0f), poison = v_set(0.0f);
     for (int64_t i = 0; i < n; i += LANES) {
-        const v8f x = v_load_part(head + i, n - i < LANES ? n - i : LANES);
+        const v8f x = v_load_part(rotated + i, n - i < LANES ? n - i : LANES);
         largest = v_max(largest, v_abs(x));
         poison += x * 0.0f;
     }
@@ -32,13 +35,14 @@ static void write_codes(int8_t *out, const float *head, int64_t n) {
     const v8f inverse = v_set(range > 0.0f ? 127.0f / range : 0.0f);
     for (int64_t i = 0; i < n; i += LANES) {
         const int64_t count = n - i < LANES ? n - i : LANES;
-        const v8i codes = v_round(v_load_part(head + i, count) * inverse);
+        const v8i codes = v_round(v_load_part(rotated + i, count) * inverse);
         for (int64_t j = 0; j < count; j++) out[i + j] = (int8_t)codes[j];
     }
     memcpy(out + n, &scale, sizeof scale);
 }
 
-static void write_head(const kv_t *kv, const float *head, int64_t slot, int32_t value, int32_t kv_head) {
+// `room` is for head_size floats.
+static void write_head(const kv_t *kv, const float *head, int64_t slot, int32_t value, int32_t kv_head, float *room) {
     const int64_t block = slot / kv->block_size, offset = slot % kv->block_size;
     const int64_t n = kv->head_size;
     const int64_t index = (int64_t)(value * kv->num_kv_heads + kv_head) * kv->block_size + offset;
@@ -53,7 +57,7 @@ static void write_head(const kv_t *kv, const float *head, int64_t slot, int32_t 
     } else if (kv->element == KV_BF16) {
         for (int64_t i = 0; i < n; i++) ((uint16_t *)row)[i] = float_to_bfloat(head[i]);
     } else {
-        write_codes((int8_t *)row, head, n);
+        write_codes((int8_t *)row, head, room, n);
     }
 }
 
@@ -71,6 +75,7 @@ static void run(worker_t *worker, const void *context, int32_t num_threads, int3
     const int64_t heads = heads_per_token(kv);
     const int32_t half = kv->rotary_dim / 2;
     const span_t all = span_of(item, step->num_tokens * heads, num_threads, ROW_TURNS);
+    float *room = scratch(worker, (size_t)kv->head_size * sizeof(float));
     for (int64_t i = all.begin; i < all.end; i++) {
         const int64_t token = i / heads, head = i % heads;
         float *x = args->qkv + i * kv->head_size;
@@ -82,7 +87,7 @@ static void run(worker_t *worker, const void *context, int32_t num_threads, int3
         }
         if (head >= kv->num_heads && step->slot_mapping[token] >= 0) {
             const int32_t index = (int32_t)(head - kv->num_heads);
-            write_head(kv, x, step->slot_mapping[token], index / kv->num_kv_heads, index % kv->num_kv_heads);
+            write_head(kv, x, step->slot_mapping[token], index / kv->num_kv_heads, index % kv->num_kv_heads, room);
         }
     }
     (void)phase;
