@@ -17,7 +17,7 @@ from kernels.weights import DenseWeight, QuantizedWeight, Weight
 
 GROUP_SIZES = (32, 16)  # input features; the first that divides them is taken
 _REFINEMENTS = 3
-_CHUNK_ELEMENTS = 1 << 18  # that are worked on at once: they stay in a processor's cache
+_CHUNK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 24}  # that are worked on at once: they stay in a processor's cache, or fill a GPU
 
 
 def quantize(weight: DenseWeight, bits: int) -> Weight:
@@ -28,13 +28,13 @@ def quantize(weight: DenseWeight, bits: int) -> Weight:
     if group_size is None:
         return weight
     groups = in_features // group_size
-    codes = torch.empty(out_features, groups, group_size, dtype=torch.int8)
-    scales = torch.empty(out_features, groups, 1)
-    mins = torch.empty(out_features, groups, 1) if bits == 4 else None
-    rows = max(1, _CHUNK_ELEMENTS // in_features)
+    codes = matrix.new_empty((out_features, groups, group_size), dtype=torch.int8)
+    scales = matrix.new_empty((out_features, groups, 1), dtype=torch.float32)
+    mins = torch.empty_like(scales) if bits == 4 else None
+    rows = max(1, _CHUNK_ELEMENTS[matrix.device.type] // in_features)
     for start in range(0, out_features, rows):
         part = slice(start, start + rows)
-        values = matrix[part].to("cpu", torch.float32).reshape(-1, groups, group_size)
+        values = matrix[part].to(torch.float32).reshape(-1, groups, group_size)
         if mins is None:
             codes[part], scales[part] = _symmetric(values)
         else:

@@ -26,6 +26,10 @@ class DenseWeight:
         """Whether none of its numbers is infinite or no number."""
         return all_finite(self.data)
 
+    def to(self, device: torch.device) -> DenseWeight:
+        """The same on a device."""
+        return DenseWeight(self.data.to(device))
+
     def rows(self, start: int, stop: int) -> DenseWeight:
         """Output features [start, stop)."""
         return DenseWeight(self.data[start:stop])
@@ -74,6 +78,11 @@ class QuantizedWeight:
         """Whether none of its numbers is infinite or no number."""
         return all_finite(self.scales) and (self.mins is None or all_finite(self.mins))
 
+    def to(self, device: torch.device) -> QuantizedWeight:
+        """The same on a device."""
+        mins = None if self.mins is None else self.mins.to(device)
+        return QuantizedWeight(self.codes.to(device), self.scales.to(device), mins, self.group_size, self.bits, self.signed)
+
     def rows(self, start: int, stop: int) -> QuantizedWeight:
         """Output features [start, stop)."""
         return self.select(slice(start, stop))
@@ -114,6 +123,10 @@ class Fp8Weight:
     def is_finite(self) -> bool:
         """Whether none of its numbers is infinite or no number."""
         return all_finite(self.scales) and all_finite(self.codes.float())
+
+    def to(self, device: torch.device) -> Fp8Weight:
+        """The same on a device."""
+        return Fp8Weight(self.codes.to(device), self.scales.to(device))
 
     def rows(self, start: int, stop: int) -> Fp8Weight:
         """Output features [start, stop)."""

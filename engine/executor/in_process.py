@@ -49,6 +49,7 @@ class InProcessExecutor:
         with loading_bar(f"loading {source.name}") as progress:
             model.parameters.load(source.weights(progress), ops, config.quantization)
         if device.type != "cpu":
+            torch.cuda.empty_cache()  # what packing needed for a while counts as taken else
             num_blocks = plan_num_blocks(config, block_bytes, max_model_len, device)
 
         self._cache = CacheEngine(model.attention_shapes, num_blocks, config.block_size, kv_dtype, ops, num_host_blocks)

@@ -49,6 +49,7 @@ class Parameters:
     def load(self, weights: Iterable[tuple[str, Weight | torch.Tensor]], ops: Ops, quantization: str = "auto") -> None:
         """Hand each tensor to its layer, matrices in the form that `quantization` (EngineConfig) asks for.
 
+        Each goes to the device of `ops` first: what is done with it, quantising and joining to others, is then done there.
         Raises ModelLoadError if one is missing, unknown, of the wrong shape, not finite, or in a form that cannot be brought to the
         one asked for.
         """
@@ -61,6 +62,7 @@ class Parameters:
             if taker is None:
                 problem = "holds twice" if name in self._takers else "holds a tensor that its architecture does not have:"
                 raise ModelLoadError(f"the checkpoint {problem} {name}")
+            weight = weight.to(ops.device)
             if not (all_finite(weight) if isinstance(weight, torch.Tensor) else weight.is_finite()):
                 raise ModelLoadError(
                     f"the checkpoint's {name} holds numbers that are infinite or none (NaN): it is damaged, download it again"

@@ -24,9 +24,11 @@ from fake_gpu import FakeDriver
 
 from engine.batch_buffers import BatchBuffers, SlotTables, StepArrays
 from engine.cache_engine import block_shape
+from engine.layers import parameters
 from engine.loader.dummy import weight_shapes
 from engine.model_config import ModelConfig, RopeConfig
 from engine.models import build_model
+from kernels import weights as kernels_weights
 from kernels.batch import Batch
 from kernels.sampling import DrawSettings
 from kernels.triton import TritonOps, fp8_matmul, quantized_matmul, tuning
@@ -58,6 +60,8 @@ HEADS_OF_80 = ModelConfig(
 
 
 def main(architectures: list[int]) -> None:
+    # Weights without memory have no numbers to look at.
+    parameters.all_finite = kernels_weights.all_finite = lambda values: True
     for architecture in architectures:
         reporter = Reporter(architecture)
         tuning.device_key = lambda _, key=f"sm_{architecture}": key if (TABLE_ROW, key, tuning.FIXED) in TUNED else "any"
