@@ -31,6 +31,7 @@ class CacheEngine:
         self.pool = _zeros(pool_shape, dtype, ops.device)
         # of each layer: [num_blocks, 2, num_kv_heads, block_size, row], its blocks apart by all the layers
         self.kv_caches = [self.pool[:, layer] for layer in range(len(shapes))]
+        self._address = self.pool.data_ptr()  # before its memory was given back
         self._host = new_host_pool(self.pool, num_host_blocks, ops) if num_host_blocks else None
 
     def free(self) -> None:
@@ -38,16 +39,19 @@ class CacheEngine:
         if self.pool.device.type == "cpu":
             drop_pages(self.pool.data_ptr(), self.pool.nbytes)
         else:
+            self._address = self.pool.data_ptr()
             self.pool.untyped_storage().resize_(0)
             torch.cuda.empty_cache()
         if self._host is not None:
             self._host.free()
 
-    def restore(self) -> None:
-        """Take the memory again. Raises OutOfMemoryError when somebody else has it now."""
-        if self.pool.device.type != "cpu":
-            self.pool.untyped_storage().resize_(self.pool.nbytes)
-            self.pool.zero_()
+    def restore(self) -> bool:
+        """Take the memory again: -> whether it lies elsewhere now. Raises OutOfMemoryError when somebody else has it."""
+        if self.pool.device.type == "cpu":
+            return False
+        self.pool.untyped_storage().resize_(self.pool.nbytes)
+        self.pool.zero_()
+        return self.pool.data_ptr() != self._address
 
     def swap(self, outs: BlockPairs, ins: BlockPairs) -> None:
         """Copy blocks to host memory, (device, host) each, and then others back, (host, device)."""

@@ -50,6 +50,8 @@ class ModelRunner:
         self._ops = ops
         self._cache = cache
         self._max_num_seqs = max_num_seqs
+        self._max_model_len = max_model_len
+        self._token_budget = token_budget
         self._tables = SlotTables(max_num_seqs, max_model_len, block_size)
         max_blocks = self._tables.block_tables.shape[1]
         draws = isinstance(ops, DrawingOps) and not enforce_eager
@@ -58,12 +60,23 @@ class ModelRunner:
         self._pooler = Pooler(max_num_seqs)
         self._enforce_eager = enforce_eager
         self._in_flight = None if self._buffers.draws is None else TokensInFlight(self._tables, self._buffers.draws)
-        self._forward = self._captured(self._forward_with if self._in_flight is None else self._forward_and_draw)
-        if (prepare := getattr(self._forward, "prepare", None)) is not None:
-            with torch.inference_mode():
-                prepare()
-        self._hidden_states: Forward | None = None  # most engines never pool
         self._last_arrival = 0.0  # when the latest step was seen to be done, by time.monotonic()
+        self._forward: Forward
+        self._hidden_states: Forward | None
+        self.record()
+
+    @torch.inference_mode()
+    def record(self) -> None:
+        """Record the forward pass, and run what the first requests would else wait for. The cache's blocks must hold nothing.
+
+        To be called again when the cache has moved: recorded passes know its address.
+        """
+        self._forward = self._captured(self._forward_with if self._in_flight is None else self._forward_and_draw)
+        self._hidden_states = None  # most engines never pool
+        if (prepare := getattr(self._forward, "prepare", None)) is not None:
+            prepare()
+        if self._ops.device.type == "cuda":
+            self._warm_up()
 
     @property
     def launches_ahead(self) -> bool:
@@ -95,6 +108,15 @@ class ModelRunner:
             self._in_flight.wait_for_all()
         output = self._compute(arrays)
         return LaunchedStep(lambda: output)
+
+    def _warm_up(self) -> None:
+        """A short and a long prompt, each beside a decode: kernels are compiled, and the device's memory for the longest step is taken."""
+        longest = max(1, min(self._token_budget - 1, self._max_model_len))
+        for prompt in (min(64, longest), longest):
+            query_lens = np.array([prompt, 1][: self._max_num_seqs])
+            slots = np.arange(len(query_lens))
+            arrays = StepArrays(slots, np.zeros_like(slots), query_lens, np.ones(len(slots), np.bool_))
+            self._forward(self._buffers.fill(self._tables, arrays))
 
     def _draws_in_pass(self, arrays: StepArrays) -> bool:
         """Whether the step is no more than a pass that draws its tokens itself: nothing on the host needs to see a logit or a token."""

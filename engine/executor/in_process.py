@@ -93,7 +93,8 @@ class InProcessExecutor:
         self._cache.free()
 
     def restore_cache(self) -> None:
-        self._cache.restore()
+        if self._cache.restore():
+            self._runner.record()
 
     def shutdown(self) -> None:
         if self._thread is not None:

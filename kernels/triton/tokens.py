@@ -12,7 +12,9 @@ TILE = 1024  # tokens of one program
 def fetch_tokens(token_ids: torch.Tensor, last_token_ids: torch.Tensor) -> None:
     """token_ids [T] int32, in place; the contract is `DrawingOps.fetch_tokens`."""
     num_tokens = token_ids.shape[0]
-    fetch_tokens_kernel[(triton.cdiv(num_tokens, TILE),)](token_ids, last_token_ids, num_tokens, TILE=TILE, num_warps=4)
+    fetch_tokens_kernel[(triton.cdiv(num_tokens, TILE),)](
+        token_ids, last_token_ids, num_tokens, TILE=TILE, num_warps=4, enable_fp_fusion=True
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_tokens"])

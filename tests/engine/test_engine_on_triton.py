@@ -85,3 +85,14 @@ def test_a_type_of_keys_and_values_that_the_kernels_do_not_read_is_refused(model
 def test_deterministic_is_refused_for_kernels_that_cannot_be(model: str) -> None:
     with pytest.raises(ConfigError, match="the reference kernels cannot be deterministic"):
         small_llm(model=model, kernels="reference", deterministic=True)
+
+
+def test_passes_that_are_recorded_anew_and_warmed_up_give_the_tokens_that_they_gave(model: str) -> None:
+    """As when the cache was given back while the engine slept, and lies elsewhere since."""
+    prompts, params = [[5, 6, 7], list(range(10, 20))], SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    llm = small_llm(model=model, kernels="triton", max_model_len=64, max_num_batched_tokens=24, max_num_seqs=2, enable_prefix_caching=False)
+    expected = [output.outputs[0].token_ids for output in llm.generate(prompts, params, use_tqdm=False)]
+    runner = llm.engine._executor._runner  # type: ignore[attr-defined]
+    runner.record()
+    runner._warm_up()
+    assert [output.outputs[0].token_ids for output in llm.generate(prompts, params, use_tqdm=False)] == expected
