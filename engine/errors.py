@@ -51,3 +51,10 @@ class DiskFullError(OctavoError):
 
 def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Also as PyTorch says it, which on the CPU has no exception of its own for it."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
+    )

@@ -106,6 +106,10 @@ def plan_num_host_blocks(config: EngineConfig, block_bytes: int, device: torch.d
     num_blocks = num_bytes // block_bytes
     if num_bytes and not num_blocks:
         raise ConfigError(f"swap_space of {num_bytes} bytes holds not one KV block: raise --swap-space to at least {block_bytes}, or to 0")
+    if num_blocks * block_bytes > (total := usable_memory()):
+        raise ConfigError(
+            f"swap_space of {num_bytes} bytes is larger than the memory that this process may have, {total}: lower --swap-space"
+        )
     if config.preemption_mode == "swap" and not num_blocks:
         raise ConfigError("preemption_mode is swap, but there is no swap space: set --swap-space to for example 4G")
     return num_blocks

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 
 from engine.cache_engine import CacheEngine, bytes_per_block, plan_num_blocks
 from engine.config import EngineConfig
-from engine.errors import ConfigError
+from engine.errors import ConfigError, is_out_of_memory
 from engine.executor import PendingStep, WorkerInfo
 from engine.grammar.compiler import GrammarCompiler
 from engine.host_pool import plan_num_host_blocks
@@ -56,19 +58,20 @@ class InProcessExecutor:
         self.info = WorkerInfo(num_blocks=num_blocks, kernels=ops.name, num_host_blocks=num_host_blocks)
         self._grammars = grammars or GrammarCompiler(source.tokenizer, model_config.vocab_size, model_config.eos_token_ids)
         self._grammar_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammars")
-        self._runner = ModelRunner(
-            model,
-            ops,
-            self._cache,
-            max_num_seqs=config.seq_budget,
-            token_budget=config.token_budget,
-            max_model_len=max_model_len,
-            block_size=config.block_size,
-            eos_token_ids=model_config.eos_token_ids,
-            enforce_eager=config.enforce_eager,
-            grammars=self._grammars,
-            processors=processors,
-        )
+        with _room_for_steps(config):
+            self._runner = ModelRunner(
+                model,
+                ops,
+                self._cache,
+                max_num_seqs=config.seq_budget,
+                token_budget=config.token_budget,
+                max_model_len=max_model_len,
+                block_size=config.block_size,
+                eos_token_ids=model_config.eos_token_ids,
+                enforce_eager=config.enforce_eager,
+                grammars=self._grammars,
+                processors=processors,
+            )
         # A device that computes by itself needs no thread that waits for it.
         needs_thread = config.overlaps_steps and not self._runner.launches_ahead
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="steps") if needs_thread else None
@@ -100,6 +103,20 @@ class InProcessExecutor:
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)
         del self._runner
+
+
+@contextmanager
+def _room_for_steps(config: EngineConfig) -> Iterator[None]:
+    """Says which settings ask for more memory than there is."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"there is no memory for steps of {config.token_budget} tokens and {config.seq_budget} sequences ({error}): "
+            "lower --max-num-batched-tokens, --max-num-seqs or --max-model-len"
+        ) from error
 
 
 def _pick_dtype(config: EngineConfig, device: torch.device, checkpoint_dtype: str) -> torch.dtype:

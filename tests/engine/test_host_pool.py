@@ -90,3 +90,5 @@ def test_swapping_without_room_for_it_is_refused_with_a_remedy() -> None:
         plan_num_host_blocks(EngineConfig(preemption_mode="swap"), 1000, CPU)
     with pytest.raises(ConfigError, match="holds not one KV block: raise --swap-space to at least 1000"):
         plan_num_host_blocks(EngineConfig(swap_space=999), 1000, CPU)
+    with pytest.raises(ConfigError, match="larger than the memory that this process may have"):
+        plan_num_host_blocks(EngineConfig(swap_space=1 << 60), 1000, CPU)

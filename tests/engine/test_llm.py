@@ -218,6 +218,8 @@ def test_settings_that_cannot_work_are_refused_with_the_numbers() -> None:
         LLM(model="/no/such/path/model.gguf")
     with pytest.raises(ConfigError, match="no CUDA device"):
         LLM(device="cuda")
+    with pytest.raises(ConfigError, match=r"no memory for steps of 100000000000 tokens.*lower --max-num-batched-tokens"):
+        small_llm(max_num_batched_tokens=10**11)
 
 
 def test_penalties_and_masks_give_the_same_tokens_alone_in_a_crowd_and_preempted() -> None:
