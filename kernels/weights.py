@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -142,7 +143,7 @@ def all_finite(values: torch.Tensor) -> bool:
     if values.numel() == 0:
         return True
     low, high = values.aminmax()  # no number, if one of them is none
-    return bool(low.isfinite() & high.isfinite())
+    return math.isfinite(low.item()) and math.isfinite(high.item())
 
 
 Weight: TypeAlias = DenseWeight | QuantizedWeight | Fp8Weight
