@@ -68,7 +68,7 @@ class StepArrays:
 
     @cached_property
     def sampling(self) -> SamplingRows:
-        indices = np.flatnonzero(self.samples)
+        (indices,) = self.samples.nonzero()
         return SamplingRows(indices, self.slots[indices], self.ends[indices])
 
 
@@ -93,6 +93,9 @@ class BatchBuffers:
             "block_tables": ((max_seqs, max_blocks), torch.int32),  # last, as most of it is rarely sent
         }
         self._inputs = PackedInputs(shapes, device, copies=device.type != "cpu")
+        # The tensors of the latest batch. While sequences only decode, the next one has the same.
+        self._sizes: tuple[int, int, int] | None = None
+        self._views: dict[str, torch.Tensor] = {}
         self.draws: Draws | None = None
         if draws:
             self.draws = Draws(
@@ -119,18 +122,22 @@ class BatchBuffers:
         arrays, block_size = self._inputs.arrays(), self._block_size
         num_seqs = len(step.slots)
         query_start_loc = arrays["query_start_loc"][: num_seqs + 1]
-        np.cumsum(step.query_lens, out=query_start_loc[1:])
+        step.query_lens.cumsum(out=query_start_loc[1:])
         num_tokens = int(query_start_loc[-1])
-
-        positions = np.arange(num_tokens) - np.repeat(query_start_loc[:-1] - step.starts, step.query_lens)
-        slot_of_token = np.repeat(step.slots, step.query_lens)
+        decodes_only = num_tokens == num_seqs
+        if decodes_only:
+            slot_of_token, positions = step.slots, step.starts
+        else:
+            slot_of_token = step.slots.repeat(step.query_lens)
+            positions = np.arange(num_tokens) - (query_start_loc[:-1] - step.starts).repeat(step.query_lens)
         block_ids = tables.block_tables[slot_of_token, positions // block_size].astype(np.int64)
         arrays["positions"][:num_tokens] = positions
         arrays["token_ids"][:num_tokens] = tables.token_ids[slot_of_token, positions]
         arrays["slot_mapping"][:num_tokens] = block_ids * block_size + positions % block_size
 
-        arrays["seq_lens"][:num_seqs] = step.ends
-        max_seq_len = int(step.ends.max())
+        ends = step.ends
+        arrays["seq_lens"][:num_seqs] = ends
+        max_seq_len = int(ends.max())
         num_blocks = -(-max_seq_len // block_size)
         arrays["block_tables"][:num_seqs, :num_blocks] = tables.block_tables[step.slots, :num_blocks]
 
@@ -146,21 +153,20 @@ class BatchBuffers:
                 draw_settings.pack(arrays["draw_settings"][:num_sampled])
                 arrays["draw_slots"][:num_sampled] = step.sampling.slots
         self._inputs.send("block_tables", num_seqs)
-        return self._batch(num_tokens, num_seqs, num_logits, int(step.query_lens.max()), max_seq_len)
+        return self._batch(num_tokens, num_seqs, num_logits, 1 if decodes_only else int(step.query_lens.max()), max_seq_len)
 
     def _batch(self, num_tokens: int, num_seqs: int, num_logits: int, max_query_len: int, max_seq_len: int) -> Batch:
-        tensors = self._inputs.tensors
-        return Batch(
-            num_tokens=num_tokens,
-            num_seqs=num_seqs,
-            max_query_len=max_query_len,
-            max_seq_len=max_seq_len,
-            token_ids=tensors["token_ids"][:num_tokens],
-            positions=tensors["positions"][:num_tokens],
-            slot_mapping=tensors["slot_mapping"][:num_tokens],
-            query_start_loc=tensors["query_start_loc"][: num_seqs + 1],
-            seq_lens=tensors["seq_lens"][:num_seqs],
-            block_tables=tensors["block_tables"][:num_seqs],
-            logits_indices=tensors["logits_indices"][:num_logits],
-            draws=self.draws,
-        )
+        sizes = num_tokens, num_seqs, num_logits
+        if sizes != self._sizes:
+            tensors = self._inputs.tensors
+            self._sizes = sizes
+            self._views = {
+                "token_ids": tensors["token_ids"][:num_tokens],
+                "positions": tensors["positions"][:num_tokens],
+                "slot_mapping": tensors["slot_mapping"][:num_tokens],
+                "query_start_loc": tensors["query_start_loc"][: num_seqs + 1],
+                "seq_lens": tensors["seq_lens"][:num_seqs],
+                "block_tables": tensors["block_tables"][:num_seqs],
+                "logits_indices": tensors["logits_indices"][:num_logits],
+            }
+        return Batch(num_tokens, num_seqs, max_query_len, max_seq_len, **self._views, draws=self.draws)

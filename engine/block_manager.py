@@ -197,9 +197,9 @@ class BlockManager:
         eviction rests.
         """
         changed: list[int] = []
-        if not self.enable_prefix_caching or self._chain_forgotten(sequence):
-            return changed
         num_full = min(sequence.num_computed_tokens, len(sequence.token_ids)) // self.block_size
+        if num_full <= sequence.num_registered_blocks or not self.enable_prefix_caching or self._chain_forgotten(sequence):
+            return changed
         for index in range(sequence.num_registered_blocks, num_full):
             content_hash = self._hash(sequence, index)
             known = self._by_hash.get(content_hash)

@@ -252,7 +252,9 @@ class _PromptRows:
 
     @staticmethod
     def of(arrays: StepArrays, tables: SlotTables) -> _PromptRows | None:
-        wanting = np.flatnonzero(tables.num_prompt_logprobs[arrays.slots] >= 0)
+        (wanting,) = (tables.num_prompt_logprobs[arrays.slots] >= 0).nonzero()
+        if not wanting.size:
+            return None
         first_rows = np.cumsum(arrays.query_lens) - arrays.query_lens
         owners, rows, targets, num_top = [], [], [], []
         for i in wanting.tolist():

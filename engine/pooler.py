@@ -33,7 +33,7 @@ class Pooler:
 
     def uses(self, arrays: StepArrays) -> bool:
         """Whether the step computes tokens of pooled sequences, so that hidden states are wanted."""
-        return bool(self._pools[arrays.slots].any())
+        return bool(np.count_nonzero(self._pools[arrays.slots]))
 
     def only_sampling(self, arrays: StepArrays) -> StepArrays:
         """The same step with nothing drawn for pooled sequences."""

@@ -74,7 +74,7 @@ class Sampler:
     def begin(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
         """The forward pass for these rows is about to run, and `sample` follows: what can be done meanwhile begins."""
         for i, stage in self._early_stages:
-            rows = np.flatnonzero(self._uses_stage[i, slots])
+            (rows,) = self._uses_stage[i, slots].nonzero()
             if rows.size:
                 stage.begin(slots[rows], positions[rows])
 
@@ -85,7 +85,7 @@ class Sampler:
         """
         logits = logits.float()
         num_logprobs = self._num_logprobs[slots]
-        wanted = np.flatnonzero(num_logprobs >= 0)
+        (wanted,) = (num_logprobs >= 0).nonzero()
         # Before any stage changes the logits: log probabilities are of the model's own distribution.
         own = logits[torch.from_numpy(wanted).to(logits.device)] if wanted.size else None
         errors = self._apply_stages(logits, slots, positions)
@@ -121,7 +121,7 @@ class Sampler:
     def _apply_stages(self, logits: torch.Tensor, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> dict[int, str]:
         errors: dict[int, str] = {}
         uses_stage = self._uses_stage[:, slots]
-        if uses_stage.any():
+        if np.count_nonzero(uses_stage):
             for stage, uses in zip(self._stages, uses_stage, strict=True):
                 rows = np.flatnonzero(uses)
                 if rows.size:
@@ -131,7 +131,7 @@ class Sampler:
 
 def _note_failures(token_ids: NDArray[np.int64], errors: dict[int, str]) -> None:
     """Say why there is no token where there is -1, unless that is known, and put a token there."""
-    for row in np.flatnonzero(token_ids < 0).tolist():
+    for row in (token_ids < 0).nonzero()[0].tolist():
         errors.setdefault(row, _NOTHING_LEFT)
         token_ids[row] = 0
 

@@ -104,13 +104,14 @@ class Scheduler:
         """The next step, its blocks obtained; None when nothing can run."""
         step = StepBuilder(self.running)
         budget = self.token_budget
-        for sequence in [s for s in self.running if s.is_decoding]:
+        decoding, prefilling = self._sort_running()
+        for sequence in decoding:
             if sequence.status is SequenceStatus.RUNNING and not sequence.reached_max_tokens:
                 for member in self._grow_or_preempt(sequence, step):
                     self._schedule_chunk(member, 1, step)
                     budget -= 1
-        for sequence in [s for s in self.running if s.is_prefilling]:
-            if budget:
+        for sequence in prefilling:
+            if budget and sequence.status is SequenceStatus.RUNNING:
                 budget -= self._prefill(sequence, budget, step)
         while budget and self._free_slots and (candidate := self._next_waiting()) is not None:
             if self._siblings.must_wait(candidate, step.num_written) or self._is_one_cut_too_many(candidate, budget, step):
@@ -166,12 +167,22 @@ class Scheduler:
 
     # -- parts of schedule -------------------------------------------------------------------------------------------------------------
 
+    def _sort_running(self) -> tuple[list[Sequence], list[Sequence]]:
+        """The running sequences that decode, and those with a prompt to compute."""
+        decoding, prefilling = [], []
+        for sequence in self.running:
+            if sequence.is_decoding:
+                decoding.append(sequence)
+            elif not sequence.is_paused:
+                prefilling.append(sequence)
+        return decoding, prefilling
+
     def _grow_or_preempt(self, sequence: Sequence, step: StepBuilder) -> list[Sequence]:
         """Room for the newest token of the sequence, and of all its search's beams, if need be taken from those that go last.
 
         Returns those that can be scheduled: beams all with the first of them. None: it was itself the last.
         """
-        members = [member for member in _together(sequence) if member.block_table]
+        members = [sequence] if sequence.search is None else [beam for beam in sequence.search.beams if beam.block_table]
         if sequence is not members[0]:
             return []
         changes = []
@@ -183,7 +194,8 @@ class Scheduler:
                     return []
             changes.append(changed)
         for member, changed in zip(members, changes, strict=True):
-            step.update_blocks(member, changed)
+            if changed:
+                step.update_blocks(member, changed)
         return members
 
     def _prefill(self, sequence: Sequence, budget: int, step: StepBuilder) -> int:
@@ -344,7 +356,8 @@ class Scheduler:
     def _check_end(self, sequence: Sequence, token_id: int) -> None:
         params = sequence.request.params
         repeats = sequence.repetition is not None and sequence.repetition.append(token_id)
-        if sequence.num_generated_tokens > params.min_tokens:
+        num_generated = sequence.num_generated_tokens
+        if num_generated > params.min_tokens:
             if token_id in params.stop_token_ids:
                 sequence.finish_reason, sequence.stop_reason = "stop", token_id
                 return
@@ -354,7 +367,7 @@ class Scheduler:
             if repeats:
                 sequence.finish_reason = "repetition"
                 return
-        if sequence.num_generated_tokens >= sequence.request.max_tokens or len(sequence.token_ids) >= self.max_model_len:
+        if num_generated >= sequence.request.max_tokens or len(sequence.token_ids) >= self.max_model_len:
             sequence.finish_reason = "length"
 
     def _finish(self, sequence: Sequence, reason: FinishReason, stop_reason: int | None) -> None:

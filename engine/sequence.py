@@ -28,6 +28,8 @@ class Sequence:
 
     def __init__(self, request: EngineRequest) -> None:
         self.request = request
+        self.request_id = request.request_id
+        self.num_prompt_tokens = len(request.prompt_token_ids)
         self.status = SequenceStatus.WAITING
         self.token_ids: list[int] = request.prompt_token_ids + request.generated_token_ids  # all whose values are known
         self.num_pending_tokens = 0  # sampled by steps whose results have not come back
@@ -47,14 +49,6 @@ class Sequence:
         self.search: BeamSearch | None = None  # of which it is a beam
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | None = None
-
-    @property
-    def request_id(self) -> str:
-        return self.request.request_id
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.request.prompt_token_ids)
 
     @property
     def num_tokens(self) -> int:
@@ -88,7 +82,8 @@ class Sequence:
     @property
     def is_decoding(self) -> bool:
         """Only its newest token is not in the cache yet."""
-        return self.num_uncomputed_tokens == 1 and self.num_tokens > self.num_prompt_tokens and not self.is_paused
+        num_tokens = self.num_tokens
+        return num_tokens - self.num_computed_tokens == 1 and num_tokens > self.num_prompt_tokens and not self.is_paused
 
     @property
     def is_prefilling(self) -> bool:

@@ -33,8 +33,9 @@ static inline int64_t find_largest(const row_t *row) {
     uint32_t bad = 0;
     vec best = x_set(-INFINITY);
     for (int64_t begin = 0; begin < row->size; begin += BLOCK) {
+        const int64_t end = begin + BLOCK < row->size ? begin + BLOCK : row->size;
         vec most = x_set(-INFINITY);
-        for (int64_t i = begin; i < begin + BLOCK; i += WIDTH) {
+        for (int64_t i = begin; i < end; i += WIDTH) {
             const vec x = load(row, i);
             bad |= ~x_at_least(x, x);
             most = x_max(most, x);
