@@ -109,21 +109,24 @@ def generate(llm: LLM, count: int, salt: str) -> None:
     llm.chat([[{"role": "user", "content": prompt_of(i, salt)}] for i in range(count)], params, use_tqdm=False)
 
 
-def run_streams(count: int, salt: str) -> list[float]:
+def run_streams(count: int, salt: str, port: int = PORT) -> list[float]:
     """Seconds to the first token of each of `count` streams that start together."""
 
     async def all_streams() -> list[float]:
-        return await asyncio.gather(*(stream(prompt_of(i, salt)) for i in range(count)))
+        return await asyncio.gather(*(stream(prompt_of(i, salt), port) for i in range(count)))
 
     return asyncio.run(all_streams())
 
 
-async def stream(prompt: str) -> float:
+def request(prompt: str) -> dict[str, object]:
+    """The body of a chat completion of NEW_TOKENS tokens."""
+    return {"messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": NEW_TOKENS, "ignore_eos": True}
+
+
+async def stream(prompt: str, port: int) -> float:
     """One streaming chat completion, read as bare lines."""
-    messages = [{"role": "user", "content": prompt}]
-    body = {"messages": messages, "stream": True, "temperature": 0, "max_tokens": NEW_TOKENS, "ignore_eos": True}
-    payload = msgspec.json.encode(body)
-    reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+    payload = msgspec.json.encode(request(prompt) | {"stream": True})
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     started = time.perf_counter()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
     writer.write(head.encode() + payload)

