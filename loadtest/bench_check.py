@@ -51,6 +51,8 @@ def main() -> None:
             f"nothing is recorded of a machine of this kind, {path.stem}: run `make bench-record` on the commit to compare with"
         )
     record = json.loads(path.read_text())
+    if os.getloadavg()[0] > 1:
+        print(f"others use this machine (load {os.getloadavg()[0]:.1f}): what is found slower may be theirs")
     found = measure(args.turns)
     if lost(record["ratios"], found, args.tolerance):
         again = measure(args.turns)
