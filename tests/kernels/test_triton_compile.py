@@ -26,7 +26,7 @@ KERNELS = {
 # Seen in one type: the first five have but one, and for the others it saves time.
 ONE_TYPE = {
     "sample_kernel", "logprobs_kernel", "order_top_kernel", "pad_decodes_kernel", "fetch_tokens_kernel", "matmul_kernel",
-    "quantized_matmul_kernel",
+    "quantized_matmul_kernel", "add_parts_kernel",
 }  # fmt: skip
 FP8_KERNELS = {"quantize_rows_kernel", "fp8_matmul_kernel"}
 
@@ -59,7 +59,10 @@ def test_every_kernel_compiles_for_both_architectures_and_both_half_types(compil
     expected |= {(kernel, arch, None) for kernel in ONE_TYPE for arch in (80, 90)}
     expected |= {(kernel, 90, None) for kernel in FP8_KERNELS}
     assert found == expected
-    assert {report["kernel"] for report in compiled if report["arch"] == 89} == FP8_KERNELS | {"quantized_matmul_kernel"}
+    assert {report["kernel"] for report in compiled if report["arch"] == 89} == FP8_KERNELS | {
+        "quantized_matmul_kernel",
+        "add_parts_kernel",
+    }
 
 
 def test_no_kernel_spills_registers(compiled):

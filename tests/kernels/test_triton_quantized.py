@@ -12,6 +12,7 @@ from triton_cases import DEVICE, INTERPRETED, PRODUCT_DTYPES, assert_close, nois
 from kernels.triton import TritonOps
 from kernels.triton.fp8_matmul import quantize_rows
 from kernels.triton.linear import DenseLinear, Fp8Linear, GroupedLinear
+from kernels.triton.quantized_matmul import count_parts
 from kernels.triton.tuning import TABLE, read_table, row_class
 from kernels.weights import Fp8Weight, QuantizedWeight
 
@@ -59,14 +60,26 @@ def test_products_with_groups_of_codes_are_those_of_the_dequantised_weight(
     assert_close(ops.embedding(rows, packed), dense[rows].to(dtype), dtype)
 
 
+@pytest.mark.parametrize("num_rows", [1, 64])
+@pytest.mark.parametrize("has_mins", [False, True])
+def test_a_long_sum_with_few_outputs_is_computed_in_parts_and_right(num_rows, has_mins):
+    generator = torch.Generator().manual_seed(0)
+    weight = random_quantized(generator, 20, 34, 16, 4, False, has_mins)
+    x, bias = noise(generator, num_rows, 34 * 16, dtype=torch.float16) / 24, torch.randn(20, generator=generator)
+    ops = TritonOps(DEVICE, torch.float16)
+    packed = ops.pack_linear(weight, bias)
+    assert count_parts(1, len(packed.weight.factors)) == 4
+    assert_close(ops.linear(x, packed), (x.float() @ weight.dequantize().to(DEVICE).T + bias.to(DEVICE)).half(), torch.float16)
+
+
 def test_codes_of_four_bits_take_half_a_byte_and_scales_of_half_precision_stay_so():
     generator = torch.Generator().manual_seed(0)
     weight = random_quantized(generator, 40, 4, 32, 4, False, True)
     packed = TritonOps(DEVICE, torch.float16).pack_linear(weight, None).weight
     assert packed.codes.nbytes == 40 * 128 // 2
-    assert packed.scales.dtype == packed.mins.dtype == torch.float16
+    assert packed.factors.nbytes == 40 * 4 * 2 * 2
     tiny = QuantizedWeight(weight.codes, weight.scales * 1e-7, None, 32, 4, False)
-    assert TritonOps(DEVICE, torch.float16).pack_linear(tiny, None).weight.scales.dtype == torch.float32
+    assert TritonOps(DEVICE, torch.float16).pack_linear(tiny, None).weight.factors.nbytes == 40 * 4 * 4
 
 
 def test_groups_that_the_kernel_does_not_know_become_dense():
