@@ -114,10 +114,12 @@ class BatchBuffers:
         step: StepArrays,
         prompt_rows: NDArray[np.int64] | None = None,
         draw_settings: DrawSettings | None = None,
+        *,
+        draws_in_pass: bool = True,
     ) -> Batch:
         """The batch of one step. Logits are wanted of each sampling sequence's last token, then of `prompt_rows` (rows of the batch).
 
-        With `draw_settings` the pass draws the sampling sequences' tokens, without them none.
+        `draw_settings` are those of the sampling sequences, whose tokens the pass draws with `draws_in_pass`; without them none is drawn.
         """
         arrays, block_size = self._inputs.arrays(), self._block_size
         num_seqs = len(step.slots)
@@ -148,7 +150,7 @@ class BatchBuffers:
             arrays["logits_indices"][num_logits : num_logits + len(prompt_rows)] = prompt_rows
             num_logits += len(prompt_rows)
         if self.draws is not None:
-            arrays["counts"][:] = num_seqs, num_logits, num_sampled if draw_settings is not None else 0
+            arrays["counts"][:] = num_seqs, num_logits, num_sampled if draws_in_pass and draw_settings is not None else 0
             if draw_settings is not None:
                 draw_settings.pack(arrays["draw_settings"][:num_sampled])
                 arrays["draw_slots"][:num_sampled] = step.sampling.slots

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from engine.config import GIB, EngineConfig
+from engine.device_copy import to_device
 from engine.errors import ConfigError
 from engine.host_cache import BlockPairs
 from engine.host_pool import new_host_pool
@@ -65,9 +66,7 @@ class CacheEngine:
     def copy(self, pairs: list[tuple[int, int]]) -> None:
         """Copy blocks, (source, destination) each, in all layers; the result is that of one copy after the other."""
         for independent in _in_waves(pairs):
-            # Through pinned memory, as a copy from any other waits until the device is done.
-            on_host = torch.tensor(independent, dtype=torch.int64, pin_memory=self.pool.device.type == "cuda")
-            indices = on_host.to(self.pool.device, non_blocking=True)
+            indices = to_device(np.array(independent, np.int64), self.pool.device)
             self._ops.copy_blocks(self.pool, self.pool, indices)
 
 

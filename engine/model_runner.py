@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import cast
 
 import msgspec
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from engine.batch_buffers import BatchBuffers, SamplingRows, SlotTables, StepArrays
 from engine.cache_engine import CacheEngine
 from engine.grammar.compiler import GrammarCompiler
+from engine.launched_step import LaunchedStep
 from engine.logits_processors import LogitsProcessorRegistry
 from engine.models import Model
 from engine.outputs import TokenLogprobs
 from engine.pooler import Pooler
-from engine.sampler import Sampled, Sampler, token_logprobs
+from engine.sampler import ReadyLogits, Sampled, Sampler, token_logprobs
 from engine.step import StepInput, StepOutput
 from engine.tokens_in_flight import TokensInFlight
 from kernels.batch import Batch
@@ -60,6 +61,8 @@ class ModelRunner:
         self._pooler = Pooler(max_num_seqs)
         self._enforce_eager = enforce_eager
         self._in_flight = None if self._buffers.draws is None else TokensInFlight(self._tables, self._buffers.draws)
+        self._unfinished: LaunchedStep | None = None  # that needs the device for itself before another step is launched
+        self._count_of_all_rows = torch.tensor([0, 0, max_num_seqs], dtype=torch.int32, device=ops.device)  # of `Draws`
         self._last_arrival = 0.0  # when the latest step was seen to be done, by time.monotonic()
         self._forward: Forward
         self._hidden_states: Forward | None
@@ -91,6 +94,9 @@ class ModelRunner:
     def launch(self, step: StepInput) -> LaunchedStep:
         """The same, of which the result may still be under way: it is waited for when it is asked for. Steps run in order."""
         launched = time.monotonic()
+        if self._unfinished is not None:
+            self._unfinished.result()
+            self._unfinished = None
         for new in step.new_sequences:
             self._tables.admit(new)
             self._sampler.admit(new)
@@ -102,12 +108,14 @@ class ModelRunner:
         self._cache.copy(step.block_copies)
 
         arrays = StepArrays.of(step)
-        if self._in_flight is not None:
-            if self._draws_in_pass(arrays):
-                return self._launch_ahead(arrays, launched, self._in_flight)
-            self._in_flight.wait_for_all()
-        output = self._compute(arrays)
-        return LaunchedStep(lambda: output)
+        if self._in_flight is None:
+            output = self._compute(arrays)
+            return LaunchedStep(lambda: output)
+        if self._pooler.uses(arrays) or _PromptRows.of(arrays, self._tables) is not None:
+            # Not before the step under way has been heard of: such a step is read on the host as it goes.
+            self._unfinished = LaunchedStep(lambda: self._compute(arrays))
+            return self._unfinished
+        return self._launch_ahead(arrays, launched, self._in_flight)
 
     def _warm_up(self) -> None:
         """A short and a long prompt, each beside a decode: kernels are compiled, and the device's memory for the longest step is taken."""
@@ -116,30 +124,45 @@ class ModelRunner:
             query_lens = np.array([prompt, 1][: self._max_num_seqs])
             slots = np.arange(len(query_lens))
             arrays = StepArrays(slots, np.zeros_like(slots), query_lens, np.ones(len(slots), np.bool_))
-            self._forward(self._buffers.fill(self._tables, arrays))
-
-    def _draws_in_pass(self, arrays: StepArrays) -> bool:
-        """Whether the step is no more than a pass that draws its tokens itself: nothing on the host needs to see a logit or a token."""
-        if self._pooler.uses(arrays) or _PromptRows.of(arrays, self._tables) is not None:
-            return False
-        return self._sampler.may_draw_in_pass(arrays.sampling.slots)
+            batch = self._buffers.fill(self._tables, arrays)
+            logits = self._forward(batch)
+        if self._in_flight is not None:
+            cast(DrawingOps, self._ops).draw(logits.float(), batch)  # of no row
 
     def _launch_ahead(self, arrays: StepArrays, launched: float, in_flight: TokensInFlight) -> LaunchedStep:
         rows = arrays.sampling
-        batch = self._buffers.fill(self._tables, arrays, draw_settings=self._sampler.draw_settings(rows.slots, rows.positions))
-        self._forward(batch)
+        in_pass = self._sampler.may_draw_in_pass(rows.slots)
+        settings = self._sampler.draw_settings(rows.slots, rows.positions)
+        batch = self._buffers.fill(self._tables, arrays, draw_settings=settings, draws_in_pass=in_pass)
+        logits = self._forward(batch)
+        ready = None if in_pass else self._draw_behind_pass(logits[: len(rows.slots)], batch, rows, in_flight)
         drawn = in_flight.send_back(rows)
 
         def finish() -> StepOutput:
             output = _new_output(arrays)
-            _enter_tokens(output, rows, self._sampler.drawn_in_pass(in_flight.wait(drawn)))
+            _enter_tokens(output, rows, self._sampler.conclude(ready, in_flight.wait(drawn)))
             # It began when the step before was done, if it was launched by then.
             started, self._last_arrival = max(launched, self._last_arrival), drawn.arrival
             return self._timed(output, started, drawn.arrival, sample_seconds=0.0)
 
-        return LaunchedStep(finish)
+        step = LaunchedStep(finish)
+        if ready is not None and ready.own is not None:
+            self._unfinished = step  # log probabilities are computed once the tokens are known
+        return step
+
+    def _draw_behind_pass(self, logits: torch.Tensor, batch: Batch, rows: SamplingRows, in_flight: TokensInFlight) -> ReadyLogits:
+        """Apply the sampler's stages, which read the tokens so far on the host, while the device computes the pass; then draw."""
+        assert batch.draws is not None
+        in_flight.wait_for_all()
+        self._sampler.begin(rows.slots, rows.positions)
+        ready = self._sampler.apply_stages(logits, rows.slots, rows.positions)
+        cast(DrawingOps, self._ops).draw(ready.logits, replace(batch, draws=replace(batch.draws, counts=self._count_of_all_rows)))
+        return ready
 
     def _compute(self, arrays: StepArrays) -> StepOutput:
+        """A step from its beginning to its end."""
+        if self._in_flight is not None:
+            self._in_flight.wait_for_all()
         started = time.monotonic()
         pools = self._pooler.uses(arrays)
         drawn = self._pooler.only_sampling(arrays) if pools else arrays
@@ -213,17 +236,6 @@ class ModelRunner:
 
     def _hidden_states_with(self, ops: Ops, batch: Batch) -> torch.Tensor:
         return self._model.hidden_states(ops, batch, self._cache.kv_caches)
-
-
-@dataclass(frozen=True)
-class LaunchedStep:
-    """A step whose result may not be here yet."""
-
-    _finish: Callable[[], StepOutput]
-
-    def result(self) -> StepOutput:
-        """Wait for it. Called once for each step, in their order."""
-        return self._finish()
 
 
 def _new_output(arrays: StepArrays) -> StepOutput:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.device_copy import to_device
 from engine.grammar.compiler import GrammarCompiler
 from engine.logits_processors import LogitsProcessorRegistry
 from engine.outputs import Logprob, TokenLogprobs
@@ -28,6 +29,17 @@ class Sampled:
     token_ids: NDArray[np.int64]  # [num_rows]; any token where there is an error
     logprobs: list[TokenLogprobs | None]  # for each row, None where not asked for
     errors: dict[int, str] = field(default_factory=dict)  # by row: why no token could be drawn
+
+
+@dataclass(frozen=True)
+class ReadyLogits:
+    """Rows of logits to draw from, and what is wanted once that is done."""
+
+    logits: torch.Tensor  # [num_rows, vocab_size] float32, changed by all stages
+    own: torch.Tensor | None  # [num_wanted, vocab_size] float32, the model's own for the rows whose log probabilities are wanted
+    wanted: NDArray[np.int64]  # [num_wanted] these rows
+    num_logprobs: NDArray[np.int64]  # [num_wanted] how many for each
+    errors: dict[int, str]  # by row
 
 
 class Sampler:
@@ -83,19 +95,37 @@ class Sampler:
 
         The logits may be overwritten. A row from which nothing can be drawn has an error, and no other row is touched by it.
         """
+        ready = self.apply_stages(logits, slots, positions)
+        return self.conclude(ready, self._ops.sample(ready.logits, self.draw_settings(slots, positions)))
+
+    def apply_stages(self, logits: torch.Tensor, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> ReadyLogits:
+        """The first part of `sample`, up to the draw."""
         logits = logits.float()
         num_logprobs = self._num_logprobs[slots]
         (wanted,) = (num_logprobs >= 0).nonzero()
         # Before any stage changes the logits: log probabilities are of the model's own distribution.
-        own = logits[torch.from_numpy(wanted).to(logits.device)] if wanted.size else None
-        errors = self._apply_stages(logits, slots, positions)
-        chosen = self._ops.sample(logits, self.draw_settings(slots, positions))
-        _note_failures(chosen, errors)
-        logprobs: list[TokenLogprobs | None] = [None] * len(slots)
-        if own is not None:
-            for row, entry in zip(wanted.tolist(), token_logprobs(self._ops, own, chosen[wanted], num_logprobs[wanted]), strict=True):
+        own = logits[to_device(wanted, logits.device)] if wanted.size else None
+        errors: dict[int, str] = {}
+        uses_stage = self._uses_stage[:, slots]
+        if np.count_nonzero(uses_stage):
+            for stage, uses in zip(self._stages, uses_stage, strict=True):
+                rows = np.flatnonzero(uses)
+                if rows.size:
+                    stage.apply(LogitsRows(logits, rows, slots[rows], positions[rows], errors))
+        return ReadyLogits(logits, own, wanted, num_logprobs[wanted], errors)
+
+    def conclude(self, ready: ReadyLogits | None, token_ids: NDArray[np.int64]) -> Sampled:
+        """The last part: what becomes of the tokens, -1 where none could be drawn. None: a pass drew them from its own logits."""
+        errors = {} if ready is None else ready.errors
+        for row in (token_ids < 0).nonzero()[0].tolist():
+            errors.setdefault(row, _NOTHING_LEFT)
+            token_ids[row] = 0
+        logprobs: list[TokenLogprobs | None] = [None] * len(token_ids)
+        if ready is not None and ready.own is not None:
+            entries = token_logprobs(self._ops, ready.own, token_ids[ready.wanted], ready.num_logprobs)
+            for row, entry in zip(ready.wanted.tolist(), entries, strict=True):
                 logprobs[row] = None if row in errors else entry
-        return Sampled(chosen, logprobs, errors)
+        return Sampled(token_ids, logprobs, errors)
 
     def may_draw_in_pass(self, slots: NDArray[np.int64]) -> bool:
         """Whether these rows' tokens can be drawn from the model's logits as they are, and nothing else is wanted of them."""
@@ -111,29 +141,6 @@ class Sampler:
             sample_indices=self._sample_index[slots],
             positions=positions.astype(np.uint64),
         )
-
-    def drawn_in_pass(self, token_ids: NDArray[np.int64]) -> Sampled:
-        """The result of a pass that drew the tokens itself, -1 where none could be."""
-        errors: dict[int, str] = {}
-        _note_failures(token_ids, errors)
-        return Sampled(token_ids, [None] * len(token_ids), errors)
-
-    def _apply_stages(self, logits: torch.Tensor, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> dict[int, str]:
-        errors: dict[int, str] = {}
-        uses_stage = self._uses_stage[:, slots]
-        if np.count_nonzero(uses_stage):
-            for stage, uses in zip(self._stages, uses_stage, strict=True):
-                rows = np.flatnonzero(uses)
-                if rows.size:
-                    stage.apply(LogitsRows(logits, rows, slots[rows], positions[rows], errors))
-        return errors
-
-
-def _note_failures(token_ids: NDArray[np.int64], errors: dict[int, str]) -> None:
-    """Say why there is no token where there is -1, unless that is known, and put a token there."""
-    for row in (token_ids < 0).nonzero()[0].tolist():
-        errors.setdefault(row, _NOTHING_LEFT)
-        token_ids[row] = 0
 
 
 def token_logprobs(ops: Ops, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]) -> list[TokenLogprobs]:

@@ -11,6 +11,8 @@ from llguidance import LLExecutor, LLMatcher
 from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
 from numpy.typing import NDArray
 
+from engine.device_copy import to_device
+
 _FEW = 16  # matchers that take turns: a mask takes some microseconds, and waking other threads for it as many as ten of them
 
 
@@ -23,7 +25,7 @@ class TokenMask:
 
     def apply(self, row: torch.Tensor) -> None:
         """Rule out the others' logits in a row [vocab_size]."""
-        token_ids = torch.from_numpy(self.token_ids).to(row.device)
+        token_ids = to_device(self.token_ids, row.device)
         if self.are_allowed:
             kept = row.index_select(0, token_ids)
             row.fill_(-torch.inf).index_copy_(0, token_ids, kept)

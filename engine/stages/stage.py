@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.device_copy import to_device
 from engine.step import NewSequence
 
 
@@ -30,7 +31,7 @@ class LogitsRows:
 
     def tensor(self, values: NDArray[np.int64] | NDArray[np.int32] | NDArray[np.float32] | NDArray[np.bool_]) -> torch.Tensor:
         """The same values where the logits are."""
-        return torch.from_numpy(values).to(self.logits.device)
+        return to_device(values, self.logits.device)
 
 
 class Stage(Protocol):

@@ -77,13 +77,32 @@ def test_tokens_are_the_references_and_most_steps_are_launched_before_the_host_h
     assert tokens_of(triton_llm(model, async_scheduling=False), PROMPTS, PLAIN) == expected
 
 
-def test_a_token_is_the_same_whether_the_pass_draws_it_or_the_sampler_because_of_a_neighbours_stage(model: str) -> None:
+def test_a_token_is_the_same_whether_the_pass_draws_it_or_the_sampler_because_of_a_neighbour(model: str) -> None:
     llm = triton_llm(model)
     alone = tokens_of(llm, PROMPTS, PLAIN)
-    # Ends first, so that the others are drawn in both ways, one after the other.
-    neighbour = SamplingParams(temperature=0.0, max_tokens=4, logit_bias={5: 100.0}, logprobs=1)
-    together = tokens_of(llm, [*PROMPTS, [3, 4]], [*PLAIN, neighbour])
-    assert together == [*alone, [5] * 4]
+    # Both end first, so that the others are drawn in three ways, one after the other; prompt_logprobs have a step of their own kind, too.
+    biased = SamplingParams(temperature=0.0, max_tokens=4, logit_bias={5: 100.0}, repetition_penalty=1.2)
+    with_logprobs = SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True, logprobs=1, prompt_logprobs=0)
+    params = [biased, with_logprobs, *PLAIN]
+    reference = small_llm(model=model, kernels="reference")
+    expected = reference.generate([[3, 4], [3, 4], *PROMPTS], params, use_tqdm=False)
+    outputs = triton_llm(model, max_num_seqs=5).generate([[3, 4], [3, 4], *PROMPTS], params, use_tqdm=False)
+    assert [list(output.outputs[0].token_ids) for output in outputs[2:]] == alone
+    assert [output.outputs[0].token_ids for output in outputs] == [output.outputs[0].token_ids for output in expected]
+    logprobs = [[entry.chosen.logprob for entry in outputs[1].outputs[0].logprobs] for outputs in (outputs, expected)]
+    np.testing.assert_allclose(*logprobs, rtol=1e-4)
+
+
+def test_what_the_host_must_read_keeps_no_result_of_the_step_before_back(model: str) -> None:
+    """A step is launched while its predecessor computes, but nobody waits for its own end before it is asked for."""
+    runner = triton_llm(model).engine._executor._runner  # type: ignore[attr-defined]
+    for slot, params in enumerate((SamplingParams(presence_penalty=0.5), SamplingParams(logprobs=1), SamplingParams(prompt_logprobs=1))):
+        new = NewSequence(slot, PROMPTS[0], 4, params, 1, 0, [slot], params.prompt_logprobs)
+        first = runner.launch(StepInput([new], [], [], [slot], [0], [4], [True]))
+        assert first._output is None
+        second = runner.launch(StepInput([], [], [], [slot], [4], [1], [True]))
+        assert second._output is None
+        assert len(first.result().token_ids[0]) == len(second.result().token_ids[0]) == 1
 
 
 def test_a_preempted_sequence_and_one_that_takes_a_slot_with_a_token_under_way_get_their_own_tokens(model: str) -> None:

@@ -161,7 +161,10 @@ def run_model(reporter: Reporter, config: ModelConfig, *, dtype: str, determinis
     def step(contexts: list[int], queries: list[int]) -> None:
         num_seqs = len(contexts)
         arrays = StepArrays(np.arange(num_seqs), np.array(contexts), np.array(queries), np.ones(num_seqs, np.bool_))
-        launch_sampling(ops, forward(buffers.fill(tables, arrays))[:num_seqs])
+        batch = buffers.fill(tables, arrays)
+        logits = forward(batch)[:num_seqs]
+        launch_sampling(ops, logits)
+        ops.draw(logits.float(), batch)  # once stages have changed them
 
     for size in forward.sizes:
         step([100] * size, [1] * size)
