@@ -108,6 +108,15 @@ def test_another_processor_or_compiler_another_library(tmp_path, small_sources, 
     assert before != build.compiler_fingerprint(str(compiler))
 
 
+OTHER_COMPILERS = [name for name in ("gcc-9", "gcc-10", "gcc-11", "clang", "clang-14") if shutil.which(name)]
+
+
+@pytest.mark.parametrize("compiler", OTHER_COMPILERS or [pytest.param("", marks=pytest.mark.skip("there is no other compiler here"))])
+def test_older_compilers_and_clang_know_all_that_the_sources_say(compiler):
+    checks = [*build.native_flags(compiler), *build.FLAGS, "-fsyntax-only", "-Werror"]
+    build.run_compiler([compiler, *checks, *map(str, sorted(build.SOURCE_DIR.glob("*.c")))])
+
+
 # The older processors that this one can stand in for.
 PLAINER = ["-march=x86-64"] if platform.machine() == "x86_64" else []
 if "avx2" in build.processor():

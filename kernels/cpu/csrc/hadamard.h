@@ -6,9 +6,9 @@
 
 // Sums and differences of the lanes at distances 1, 2 and 4, as far as runs of `size` numbers go.
 INLINE v8f hadamard_lanes(v8f x, int64_t size) {
-    if (size > 1) x = __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6) + x * (v8f){1, -1, 1, -1, 1, -1, 1, -1};
-    if (size > 2) x = __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5) + x * (v8f){1, 1, -1, -1, 1, 1, -1, -1};
-    if (size > 4) x = __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3) + x * (v8f){1, 1, 1, 1, -1, -1, -1, -1};
+    if (size > 1) x = V_SHUFFLE(x, 1, 0, 3, 2, 5, 4, 7, 6) + x * (v8f){1, -1, 1, -1, 1, -1, 1, -1};
+    if (size > 2) x = V_SHUFFLE(x, 2, 3, 0, 1, 6, 7, 4, 5) + x * (v8f){1, 1, -1, -1, 1, 1, -1, -1};
+    if (size > 4) x = V_SHUFFLE(x, 4, 5, 6, 7, 0, 1, 2, 3) + x * (v8f){1, 1, 1, 1, -1, -1, -1, -1};
     return x;
 }
 

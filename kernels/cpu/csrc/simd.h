@@ -17,6 +17,13 @@ typedef float v8f __attribute__((vector_size(32)));
 typedef int32_t v8i __attribute__((vector_size(32)));
 typedef float v8f_unaligned __attribute__((vector_size(32), aligned(4), may_alias));
 
+// The lanes in another order, by a name that each compiler knows: GCC has clang's since version 12 only.
+#ifdef __clang__
+#define V_SHUFFLE(x, ...) __builtin_shufflevector(x, x, __VA_ARGS__)
+#else
+#define V_SHUFFLE(x, ...) __builtin_shuffle(x, (v8i){__VA_ARGS__})
+#endif
+
 INLINE v8f v_load(const float *p) { return *(const v8f_unaligned *)p; }
 INLINE void v_store(float *p, v8f x) { *(v8f_unaligned *)p = x; }
 INLINE v8f v_set(float x) { return (v8f){x, x, x, x, x, x, x, x}; }
