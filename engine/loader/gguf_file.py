@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.errors import ModelLoadError
+from engine.loader.lfs_pointer import refuse_lfs_pointer
 
 MAGIC = b"GGUF"
 DEFAULT_ALIGNMENT = 32
@@ -90,6 +91,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        refuse_lfs_pointer(path)
         try:
             self.size = path.stat().st_size
             if self.size < 24:

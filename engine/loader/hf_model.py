@@ -12,6 +12,7 @@ from engine.errors import ModelLoadError
 from engine.loader.fingerprint import fingerprint_file
 from engine.loader.hf_config import read_config, read_generation_config
 from engine.loader.json_file import read_json
+from engine.loader.lfs_pointer import refuse_lfs_pointer
 from engine.model_config import ModelConfig
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class HuggingFaceSource:
     def tokenizer(self) -> Tokenizer:
         from engine.tokenizer import load_tokenizer
 
+        refuse_lfs_pointer(self.path / "tokenizer.json")
         return load_tokenizer(self.path, self.config().eos_token_ids)
 
     def chat_template(self) -> str | None:

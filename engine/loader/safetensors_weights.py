@@ -9,6 +9,7 @@ import safetensors
 import torch
 
 from engine.errors import ModelLoadError
+from engine.loader.lfs_pointer import refuse_lfs_pointer
 from engine.loader.model_source import Progress
 from engine.model_config import ModelConfig
 from kernels.weights import DenseWeight, Weight
@@ -21,6 +22,7 @@ def read_weights(files: list[Path], config: ModelConfig, progress: Progress | No
     total = sum(file.stat().st_size for file in files)
     done = 0
     for file in files:
+        refuse_lfs_pointer(file)
         try:
             with safetensors.safe_open(str(file), framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118  it is no dictionary

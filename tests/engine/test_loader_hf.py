@@ -170,6 +170,20 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
         list(resolve_model(str(tmp_path)).weights())
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "model.gguf"])
+def test_files_that_git_lfs_did_not_fetch_are_told_how_to_get(tmp_path: Path, name: str) -> None:
+    new_llama().save_pretrained(tmp_path)
+    path = tmp_path / name
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1\nsize 1341\n")
+    read = {
+        "model.safetensors": lambda: list(resolve_model(str(tmp_path)).weights()),
+        "tokenizer.json": lambda: resolve_model(str(tmp_path)).tokenizer(),
+        "model.gguf": lambda: resolve_model(str(path)),
+    }
+    with pytest.raises(ModelLoadError, match=rf"{name} only names the file that Git LFS keeps: run `git lfs install`"):
+        read[name]()
+
+
 def test_an_index_cannot_reach_outside_its_directory(tmp_path: Path) -> None:
     config_of(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../secret.safetensors"}}')
