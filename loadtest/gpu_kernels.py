@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import triton
+from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch, QkNorm
 from kernels.kv_cache import row_elements
 from kernels.reference import ReferenceOps
-from kernels.sampling import DrawSettings, RowLogprobs
+from kernels.sampling import NUM_WORDS, Draws, DrawSettings, RowLogprobs
 from kernels.triton import TritonOps
+from kernels.triton.sampling import draw
 from kernels.weights import DenseWeight, Fp8Weight, QuantizedWeight
 
 BLOCK_SIZE = 16
@@ -210,10 +212,29 @@ def product_cases(device: torch.device, dtype: torch.dtype, sizes: Sizes, noise:
             )
 
 
+def draws_of(settings: DrawSettings, num_rows: int, device: torch.device) -> Draws:
+    """For a pass that draws a token of every row."""
+    words = np.empty((num_rows, NUM_WORDS), np.int64)
+    settings.pack(words)
+    return Draws(
+        counts=torch.tensor([num_rows] * 3, dtype=torch.int32, device=device),
+        settings=torch.from_numpy(words).to(device),
+        slots=torch.arange(num_rows, dtype=torch.int32, device=device),
+        token_ids=torch.zeros(num_rows, dtype=torch.int64, device=device),
+        last_token_ids=torch.zeros(num_rows, dtype=torch.int32, device=device),
+    )
+
+
+def drawn(logits: torch.Tensor, draws: Draws) -> NDArray[np.int64]:
+    draw(logits, draws)
+    return draws.token_ids.cpu().numpy()
+
+
 def sampling_cases(device: torch.device, sizes: Sizes, noise: Noise) -> Iterator[Case]:
     ops, reference = TritonOps(device, torch.float16), ReferenceOps(device, torch.float32)
     rows = sizes.num_seqs
-    logits = noise(rows, sizes.vocab_size).float() * 3
+    of_pass = noise(rows, sizes.vocab_size) * 3
+    logits = of_pass.float()
     counters = np.arange(rows, dtype=np.uint64)
 
     def settings(temperature: float, top_k: int, top_p: float) -> DrawSettings:
@@ -227,11 +248,12 @@ def sampling_cases(device: torch.device, sizes: Sizes, noise: Noise) -> Iterator
         "temperature": settings(1.0, 0, 1.0),
         "top-k and top-p": settings(1.0, 50, 0.9),
     }.items():
+        draws = draws_of(one, rows, device)
         yield Case(
             f"sampling, {name}",
-            lambda one=one: ops.sample(logits, one),
-            lambda one=one: float((ops.sample(logits, one) != reference.sample(logits, one)).mean()),
-            logits.nbytes,
+            lambda draws=draws: draw(of_pass, draws),
+            lambda one=one, draws=draws: float((drawn(of_pass, draws) != reference.sample(logits, one)).mean()),
+            of_pass.nbytes,
         )
     for num_top in (0, 5, 20):
         wanted = np.zeros(rows, np.int64), np.full(rows, num_top, np.int32)
