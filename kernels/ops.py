@@ -164,7 +164,10 @@ def load_ops(name: str, device: torch.device, dtype: torch.dtype, num_threads: i
     if name == "cpu":
         from kernels.cpu import load_cpu_ops
 
-        return load_cpu_ops(device, dtype, num_threads)
+        ops = load_cpu_ops(device, dtype, num_threads)
+        if deterministic and not ops.batch_invariant:
+            raise ValueError("the reference kernels that stand in for the CPU's cannot be deterministic: install gcc or clang")
+        return ops
     if name == "triton":
         from kernels.triton import TritonOps
 

@@ -25,5 +25,9 @@ def load_cpu_ops(device: torch.device, dtype: torch.dtype, num_threads: int | No
     try:
         return CpuOps(load_library(library_path()), device, dtype, num_threads)
     except (BuildError, OSError) as error:
-        warnings.warn(f"the CPU kernels could not be built, so the slower reference operations are used: {error}", stacklevel=2)
+        warnings.warn(
+            "the CPU kernels could not be built, so the reference operations are used, which are many times slower, and whose tokens "
+            f"may depend on the load: {error}",
+            stacklevel=2,
+        )
         return ReferenceOps(device, dtype)

@@ -11,6 +11,7 @@ from cpu_cases import CPU, REFERENCE, cpu_ops, random_quantized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.ops import load_ops
 from kernels.weights import DenseWeight, QuantizedWeight
 
 ONE_THREAD, TWO_THREADS = cpu_ops(1), cpu_ops(2)
@@ -227,5 +228,7 @@ def test_without_a_compiler_the_reference_serves_and_one_warning_says_so(tmp_pat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.warns(UserWarning, match="install gcc or clang"):
         assert isinstance(load_cpu_ops(CPU, torch.float32), ReferenceOps)
+    with pytest.warns(UserWarning, match="may depend on the load"), pytest.raises(ValueError, match="cannot be deterministic: install gcc"):
+        load_ops("auto", CPU, torch.float32, deterministic=True)
     with pytest.raises(ValueError, match="do not run on cuda"):
         load_cpu_ops(torch.device("cuda"), torch.float32)
