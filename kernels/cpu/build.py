@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -74,8 +75,12 @@ def find_compiler() -> str:
 def native_flags(compiler: str) -> list[str]:
     """The flags that let the compiler use all of this processor's instructions, those of them that it knows.
 
-    Tuning stays generic: gcc 12 tunes for Zen 3 on anything newer, and then keeps AVX-512 values in memory.
+    Tuning stays generic: gcc 12 tunes for Zen 3 on anything newer, and then keeps AVX-512 values in memory. The environment variable
+    OCTAVO_CPU_FLAGS names others: `-march=haswell -mtune=generic` builds what a processor with AVX2 and no AVX-512 gets.
     """
+    chosen = os.environ.get("OCTAVO_CPU_FLAGS")
+    if chosen:
+        return shlex.split(chosen)
     for flags in (["-march=native", "-mtune=generic"], ["-march=native"], ["-mcpu=native"]):
         probe = subprocess.run([compiler, *flags, "-E", "-x", "c", os.devnull], capture_output=True, check=False)
         if probe.returncode == 0:

@@ -117,17 +117,25 @@ def test_older_compilers_and_clang_know_all_that_the_sources_say(compiler):
     build.run_compiler([compiler, *checks, *map(str, sorted(build.SOURCE_DIR.glob("*.c")))])
 
 
+def test_the_environment_may_choose_the_instructions(monkeypatch):
+    monkeypatch.setenv("OCTAVO_CPU_FLAGS", "-march=haswell -mtune=generic")
+    assert build.native_flags(build.find_compiler()) == ["-march=haswell", "-mtune=generic"]
+
+
 # The older processors that this one can stand in for.
-PLAINER = ["-march=x86-64"] if platform.machine() == "x86_64" else []
+PLAINER = [["-march=x86-64"]] if platform.machine() == "x86_64" else []
 if "avx2" in build.processor():
-    PLAINER.append("-march=haswell")
+    PLAINER.append(["-march=haswell"])
+if "avx_vnni" in build.processor():
+    PLAINER.append(["-march=haswell", "-mavxvnni"])
 
 
-@pytest.fixture(scope="module", params=PLAINER)
+@pytest.fixture(scope="module", params=PLAINER, ids=" ".join)
 def plainer_ops(request, tmp_path_factory):
-    """The kernels as an older processor gets them: without any of the instructions that vectors are made of, and with AVX2 alone."""
+    """The kernels as an older processor gets them: without any of the instructions that vectors are made of, with AVX2 alone,
+    and with AVX2 and products of bytes."""
     path = tmp_path_factory.mktemp("plain") / "kernels.so"
-    build.compile_library(build.find_compiler(), [request.param, *build.FLAGS], path)
+    build.compile_library(build.find_compiler(), [*request.param, *build.FLAGS], path)
     return CpuOps(load_library(path), CPU, torch.float32, 2)
 
 

@@ -65,6 +65,26 @@ INLINE __m256i broadcast4(const void *p) {
     return _mm256_set1_epi32(bytes);
 }
 
+// `sums` with the products of codes added. The empty assembly keeps each sum where it stands: gcc would gather the additions behind all of
+// a group's products, which then wait in memory.
+#ifdef __AVXVNNI__
+INLINE __m256i add_q4(__m256i sums, __m256i w, __m256i input) { return _mm256_dpbusd_avx_epi32(sums, w, input); }
+INLINE __m256i add_q8(__m256i sums, __m256i w, __m256i input) { return _mm256_dpwssd_avx_epi32(sums, w, input); }
+INLINE v8i total_q4(__m256i sums) { return (v8i)sums; }
+#else
+INLINE __m256i add_q4(__m256i sums, __m256i w, __m256i input) {
+    sums = _mm256_add_epi16(sums, _mm256_maddubs_epi16(w, input));
+    __asm__("" : "+x"(sums));
+    return sums;
+}
+INLINE __m256i add_q8(__m256i sums, __m256i w, __m256i input) {
+    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(w, input));
+    __asm__("" : "+x"(sums));
+    return sums;
+}
+INLINE v8i total_q4(__m256i sums) { return (v8i)_mm256_madd_epi16(sums, _mm256_set1_epi16(1)); }
+#endif
+
 INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v16i *dots) {
     const __m256i low = _mm256_set1_epi8(15);
     __m256i sums[SHARED_ROWS][2];
@@ -72,6 +92,7 @@ INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, 
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
 #pragma GCC unroll 4
     for (int j = 0; j < group_size / 8; j++) {
+#pragma GCC unroll 2
         for (int part = 0; part < 2; part++) {
             __m256i w0 = _mm256_loadu_si256((const __m256i *)(codes + 64 * j));
             __m256i w1 = _mm256_loadu_si256((const __m256i *)(codes + 64 * j + 32));
@@ -80,30 +101,28 @@ INLINE void dots_q4(const int rows, const int group_size, const uint8_t *codes, 
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
                 const __m256i input = broadcast4(x[r] + 4 * j + part * group_size / 2);
-                sums[r][0] = _mm256_add_epi16(sums[r][0], _mm256_maddubs_epi16(w0, input));
-                sums[r][1] = _mm256_add_epi16(sums[r][1], _mm256_maddubs_epi16(w1, input));
+                sums[r][0] = add_q4(sums[r][0], w0, input);
+                sums[r][1] = add_q4(sums[r][1], w1, input);
             }
         }
     }
-    const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; r++)
-        dots[r] = (v16i){{(v8i)_mm256_madd_epi16(sums[r][0], ones), (v8i)_mm256_madd_epi16(sums[r][1], ones)}};
+    for (int r = 0; r < rows; r++) dots[r] = (v16i){{total_q4(sums[r][0]), total_q4(sums[r][1])}};
 }
 
 INLINE void dots_q8(const int rows, const int group_size, const uint8_t *codes, const uint8_t *const *x, v16i *dots) {
     __m256i sums[SHARED_ROWS][2];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int j = 0; j < group_size / 2; j++) {
         const __m256i w0 = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(codes + 32 * j)));
         const __m256i w1 = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(codes + 32 * j + 16)));
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             const __m256i input = broadcast4(x[r] + 4 * j);
-            sums[r][0] = _mm256_add_epi32(sums[r][0], _mm256_madd_epi16(w0, input));
-            sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(w1, input));
+            sums[r][0] = add_q8(sums[r][0], w0, input);
+            sums[r][1] = add_q8(sums[r][1], w1, input);
         }
     }
 #pragma GCC unroll 8
@@ -224,12 +243,16 @@ INLINE void product(const int form, const int rows, const int group_size, const 
             for (int64_t at = 0; at < weight->group_bytes; at += 64) v_prefetch(tile + STREAM_AHEAD + at);
         const uint8_t *behind = tile + code_bytes_of_group(form, group_size);
         const v16f scale = load_scales(behind, weight->scale_bytes);
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; r++) sums[r] = w_fma(w_float(dots[r]), w_mul(scale, w_set(scales[r][0])), sums[r]);
         if (weight->has_mins) {
             const v16f minimum = load_scales(behind + TILE * weight->scale_bytes, weight->scale_bytes);
 #pragma GCC unroll 8
-            for (int r = 0; r < rows; r++) sums[r] = w_fma(minimum, w_set(scales[r][1]), sums[r]);
+            for (int r = 0; r < rows; r++) {
+                sums[r] = w_fma(w_float(dots[r]), w_mul(scale, w_set(scales[r][0])), sums[r]);
+                sums[r] = w_fma(minimum, w_set(scales[r][1]), sums[r]);
+            }
+        } else {
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++) sums[r] = w_fma(w_float(dots[r]), w_mul(scale, w_set(scales[r][0])), sums[r]);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
@@ -251,7 +274,7 @@ INLINE void rows_by_tile(const int form, const int group_size, const linear_args
     const float *bias = weight->bias ? weight->bias + column : NULL;
     float *out = args->out + column;
     for (int64_t r = 0, run; r < rows; r += run) {
-        run = rows_in_run(rows - r, form == WEIGHT_Q8 ? SHARED_ROWS_Q8 : SHARED_ROWS);
+        run = rows_in_run(rows - r, SHARED_ROWS);
         switch (run) {
         case 1: product(form, 1, group_size, weight, tile, &args->codes, r, out, bias, columns); break;
         case 2: product(form, 2, group_size, weight, tile, &args->codes, r, out, bias, columns); break;

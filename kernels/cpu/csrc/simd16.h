@@ -21,8 +21,7 @@ INLINE v16f w_mul(v16f a, v16f b) { return _mm512_mul_ps(a, b); }
 INLINE v16f w_fma(v16f a, v16f b, v16f c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE v16f w_float(v16i x) { return _mm512_cvtepi32_ps(x); }
 
-// Rows of activations that share each load of a tile's weights: at most, and with weights of 8 bits.
-enum { SHARED_ROWS = 8, SHARED_ROWS_Q8 = 8 };
+enum { SHARED_ROWS = 8 }; // of activations, that share each load of a tile's weights: at most
 
 #else
 
@@ -48,9 +47,9 @@ INLINE v16f w_fma(v16f a, v16f b, v16f c) {
 INLINE v16f w_float(v16i x) { return (v16f){{v_float(x.half[0]), v_float(x.half[1])}}; }
 
 #ifdef __aarch64__
-enum { SHARED_ROWS = 4, SHARED_ROWS_Q8 = 4 }; // 16 sums and 8 weights of four lanes, of 32 registers
+enum { SHARED_ROWS = 4 }; // 16 sums and 8 weights of four lanes, of 32 registers
 #else
-enum { SHARED_ROWS = 6, SHARED_ROWS_Q8 = 4 }; // 12 sums, 2 weights and 1 input fill the 16 registers; widening takes more
+enum { SHARED_ROWS = 6 }; // 12 sums, 2 weights and 2 products fill the 16 registers
 #endif
 
 #endif
