@@ -121,7 +121,7 @@ def _is_private(path: Path) -> bool:
 
 def code_fingerprint() -> str:
     """A hash of all that decides the library's code, but for the compiler."""
-    digest = hashlib.sha256(repr([FLAGS, processor()]).encode())
+    digest = hashlib.sha256(repr([FLAGS, os.environ.get("OCTAVO_CPU_FLAGS"), processor()]).encode())
     for source in sorted(SOURCE_DIR.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
     return digest.hexdigest()[:20]

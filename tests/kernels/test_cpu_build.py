@@ -118,7 +118,9 @@ def test_older_compilers_and_clang_know_all_that_the_sources_say(compiler):
 
 
 def test_the_environment_may_choose_the_instructions(monkeypatch):
+    before = build.code_fingerprint()
     monkeypatch.setenv("OCTAVO_CPU_FLAGS", "-march=haswell -mtune=generic")
+    assert build.code_fingerprint() != before
     assert build.native_flags(build.find_compiler()) == ["-march=haswell", "-mtune=generic"]
 
 
