@@ -198,14 +198,14 @@ class ModelRunner:
 
     def _sample(self, arrays: StepArrays, logits: torch.Tensor, prompt: _PromptRows | None) -> StepOutput:
         output = _new_output(arrays)
-        logits = logits.float()
         rows = arrays.sampling
         num_rows = len(rows.slots)
         if prompt is not None:
             for i, entries in prompt.logprobs(self._ops, logits[num_rows:]):
                 output.prompt_logprobs[i] = entries
         if num_rows:
-            sampled = self._sampler.sample(logits[:num_rows], rows.slots, rows.positions)
+            drawn_from = logits if len(logits) == num_rows else logits[:num_rows]
+            sampled = self._sampler.sample(drawn_from, rows.slots, rows.positions)
             # The next step finds the token here: it need not have come back to the scheduler by then.
             self._tables.token_ids[rows.slots, rows.positions] = sampled.token_ids
             _enter_tokens(output, rows, sampled)

@@ -61,7 +61,7 @@ class Sampler:
         self._ops = ops
         self._stages = build_stages(token_ids, eos_token_ids, grammars, processors)
         self._early_stages = [(i, stage) for i, stage in enumerate(self._stages) if isinstance(stage, EarlyStage)]
-        self._uses_stage = np.zeros((len(self._stages), num_slots), np.bool_)
+        self._uses_stage = np.zeros((num_slots, len(self._stages)), np.bool_)
         self._temperature = np.zeros(num_slots, np.float32)  # 0: greedy
         self._log_min_p = np.zeros(num_slots, np.float32)
         self._top_k = np.zeros(num_slots, np.int32)
@@ -81,12 +81,12 @@ class Sampler:
         self._sample_index[slot] = new.sample_index
         num_logprobs = params.logprobs if new.num_candidates is None else new.num_candidates
         self._num_logprobs[slot] = -1 if num_logprobs is None else num_logprobs
-        self._uses_stage[:, slot] = [stage.admit(new) for stage in self._stages]
+        self._uses_stage[slot] = [stage.admit(new) for stage in self._stages]
 
     def begin(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
         """The forward pass for these rows is about to run, and `sample` follows: what can be done meanwhile begins."""
         for i, stage in self._early_stages:
-            (rows,) = self._uses_stage[i, slots].nonzero()
+            (rows,) = self._uses_stage[slots, i].nonzero()
             if rows.size:
                 stage.begin(slots[rows], positions[rows])
 
@@ -106,9 +106,9 @@ class Sampler:
         # Before any stage changes the logits: log probabilities are of the model's own distribution.
         own = logits[to_device(wanted, logits.device)] if wanted.size else None
         errors: dict[int, str] = {}
-        uses_stage = self._uses_stage[:, slots]
+        uses_stage = self._uses_stage[slots]
         if np.count_nonzero(uses_stage):
-            for stage, uses in zip(self._stages, uses_stage, strict=True):
+            for stage, uses in zip(self._stages, uses_stage.T, strict=True):
                 rows = np.flatnonzero(uses)
                 if rows.size:
                     stage.apply(LogitsRows(logits, rows, slots[rows], positions[rows], errors))
@@ -129,7 +129,7 @@ class Sampler:
 
     def may_draw_in_pass(self, slots: NDArray[np.int64]) -> bool:
         """Whether these rows' tokens can be drawn from the model's logits as they are, and nothing else is wanted of them."""
-        return not self._uses_stage[:, slots].any() and not (self._num_logprobs[slots] >= 0).any()
+        return not self._uses_stage[slots].any() and not (self._num_logprobs[slots] >= 0).any()
 
     def draw_settings(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> DrawSettings:
         return DrawSettings(

@@ -197,6 +197,7 @@ class Plan:
         self._address = memory.data_ptr() + self._start
         self._counted_by = result.counted_by
         self._result = memory[self._start + result.offset :][: result.num_bytes].view(torch.float32).view(result.shape)
+        self._latest = self._result  # the rows that the latest step gave
         self._args = [self._place(entry) for entry in recorder.records]
         kinds = [(entry.args_type.kind, 0, ctypes.addressof(args)) for entry, args in zip(recorder.records, self._args, strict=True)]
         self._ops = (Op * len(kinds))(*kinds)
@@ -211,7 +212,10 @@ class Plan:
             )
         step = fill_step(self._step, batch)
         self.pool.library.octavo_run(self.pool.address, self._ops, len(self._ops), ctypes.byref(step))
-        return self._result[: num_logits if self._counted_by == structs.ROWS_LOGITS else batch.num_tokens]
+        num_rows = num_logits if self._counted_by == structs.ROWS_LOGITS else batch.num_tokens
+        if len(self._latest) != num_rows:
+            self._latest = self._result[:num_rows]
+        return self._latest
 
     def _place(self, entry: Record) -> Any:
         fields = {name: self._native(value) for name, value in entry.fields.items() if entry.args_type.has(name)}
