@@ -69,10 +69,12 @@ class Sampler:
         self._seed = np.zeros(num_slots, np.uint64)
         self._sample_index = np.zeros(num_slots, np.uint64)
         self._num_logprobs = np.full(num_slots, -1, np.int64)  # -1: none wanted
+        self._gathered: tuple[NDArray[np.int64], DrawSettings] | None = None  # of the latest step's slots, until one is taken anew
 
     def admit(self, new: NewSequence) -> None:
         """Take over the settings of a sequence that got a slot."""
         slot, params = new.slot, new.params
+        self._gathered = None
         self._temperature[slot] = 0.0 if params.greedy else params.temperature
         self._log_min_p[slot] = np.log(np.float32(params.min_p)) if params.min_p > 0 else -np.inf
         self._top_k[slot] = params.top_k
@@ -132,15 +134,21 @@ class Sampler:
         return not self._uses_stage[slots].any() and not (self._num_logprobs[slots] >= 0).any()
 
     def draw_settings(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> DrawSettings:
-        return DrawSettings(
-            temperature=self._temperature[slots],
-            log_min_p=self._log_min_p[slots],
-            top_k=self._top_k[slots],
-            top_p=self._top_p[slots],
-            seeds=self._seed[slots],
-            sample_indices=self._sample_index[slots],
-            positions=positions.astype(np.uint64),
-        )
+        """How these rows' tokens are drawn; valid until the next call. While the same sequences decode, only positions change."""
+        if self._gathered is None or len(self._gathered[0]) != len(slots) or np.count_nonzero(self._gathered[0] != slots):
+            settings = DrawSettings(
+                temperature=self._temperature[slots],
+                log_min_p=self._log_min_p[slots],
+                top_k=self._top_k[slots],
+                top_p=self._top_p[slots],
+                seeds=self._seed[slots],
+                sample_indices=self._sample_index[slots],
+                positions=np.empty(len(slots), np.uint64),
+            )
+            self._gathered = slots, settings
+        settings = self._gathered[1]
+        settings.positions[:] = positions
+        return settings
 
 
 def token_logprobs(ops: Ops, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int64]) -> list[TokenLogprobs]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch, QkNorm
 from kernels.cpu import structs
-from kernels.cpu.sampling import logprobs, sample
+from kernels.cpu.sampling import SampleCall, logprobs
 from kernels.cpu.structs import Codes, KvStruct, Step
 from kernels.cpu.threads import ThreadPool
 from kernels.cpu.weights import PackedLinear, pack
@@ -49,6 +49,7 @@ class CpuOps:
         self._weight_dtype = None if dtype == torch.float32 else dtype
         self.pool = ThreadPool(library, num_threads)
         self._partials: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._sample_call: SampleCall | None = None  # the latest: a caller often has the same settings again
 
     def capture(
         self, forward: Callable[[Any, Batch], Any], capacity: Batch, num_logits: int | None = None
@@ -142,7 +143,9 @@ class CpuOps:
         )
 
     def sample(self, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
-        return sample(self.pool, logits, settings)
+        if self._sample_call is None or self._sample_call.settings is not settings:
+            self._sample_call = SampleCall(settings)
+        return self._sample_call.run(self.pool, logits)
 
     def logprobs(self, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int32]) -> RowLogprobs:
         return logprobs(self.pool, logits, token_ids, num_top)

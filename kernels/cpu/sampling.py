@@ -24,17 +24,28 @@ _TYPES: dict[str, type[np.generic]] = {
 }
 
 
-def sample(pool: ThreadPool, logits: torch.Tensor, settings: DrawSettings) -> NDArray[np.int64]:
-    """The contract is that of `kernels.ops.Ops.sample`. Raises ValueError for arrays that the kernel cannot read."""
-    _check_logits(logits)
-    num_rows, vocab_size = logits.shape
-    token_ids = np.empty(num_rows, np.int64)
-    if not num_rows:
+class SampleCall:
+    """`sample` with the same settings, whose arrays may be written to between calls.
+
+    The contract is that of `kernels.ops.Ops.sample`. Raises ValueError for arrays that the kernel cannot read.
+    """
+
+    def __init__(self, settings: DrawSettings) -> None:
+        self.settings = settings  # kept, as the kernel reads its arrays
+        self._num_rows = len(settings.temperature)
+        addresses = {name: _address(name, getattr(settings, name), dtype, self._num_rows) for name, dtype in _TYPES.items()}
+        self._args = SampleArgs(num_rows=self._num_rows, **addresses)
+
+    def run(self, pool: ThreadPool, logits: torch.Tensor) -> NDArray[np.int64]:
+        _check_logits(logits)
+        num_rows, vocab_size = logits.shape
+        if num_rows != self._num_rows:
+            raise ValueError(f"there are settings for {self._num_rows} rows of logits, got {num_rows}")
+        token_ids = np.empty(num_rows, np.int64)
+        args = self._args
+        args.logits, args.vocab_size, args.out = logits.data_ptr(), vocab_size, _address("token_ids", token_ids, np.int64, num_rows)
+        pool.run(args)
         return token_ids
-    addresses = {name: _address(name, getattr(settings, name), dtype, num_rows) for name, dtype in _TYPES.items()}
-    out = _address("token_ids", token_ids, np.int64, num_rows)
-    pool.run(SampleArgs(logits=logits.data_ptr(), out=out, num_rows=num_rows, vocab_size=vocab_size, **addresses))
-    return token_ids
 
 
 def logprobs(pool: ThreadPool, logits: torch.Tensor, token_ids: NDArray[np.int64], num_top: NDArray[np.int32]) -> RowLogprobs:
@@ -76,4 +87,6 @@ def _check_logits(logits: torch.Tensor) -> None:
 def _address(name: str, values: NDArray[Any], dtype: type[np.generic], num_rows: int) -> int:
     if values.dtype != dtype or values.shape != (num_rows,) or not values.flags.c_contiguous:
         raise ValueError(f"{name} must be contiguous {np.dtype(dtype)} [{num_rows}], got {values.dtype} {list(values.shape)}")
+    if not num_rows:
+        return 0
     return addressof(c_char.from_buffer(values))  # a quarter of the time of values.ctypes.data
