@@ -99,6 +99,9 @@ async def measure(process: psutil.Process, sequences: int, context: int, seconds
         readers = [asyncio.create_task(read(stream, seen)) for stream, seen in zip(streams, first, strict=True)]
         stack.callback(lambda: [reader.cancel() for reader in readers])
         await asyncio.gather(*(seen.wait() for seen in first))
+        for task in readers:
+            if task.done():
+                task.result()  # raises what was wrong with a stream
         first_tokens = time.perf_counter() - started
         before = await asyncio.to_thread(counts, process)
         await asyncio.sleep(seconds)
@@ -113,12 +116,15 @@ def wait_until_idle() -> None:
 
 
 async def read(stream: asyncio.StreamReader, seen: asyncio.Event) -> None:
-    """Says when the first token is there, and takes the rest off the wire."""
-    answer, pieces = await receive(stream)
-    assert answer.status == 200, answer.status
-    async for piece in pieces:
-        if piece.startswith(b"data:"):
-            seen.set()
+    """Says when the first token is there, or will never be, and takes the rest off the wire."""
+    try:
+        answer, pieces = await receive(stream)
+        assert answer.status == 200, answer.status
+        async for piece in pieces:
+            if piece.startswith(b"data:"):
+                seen.set()
+    finally:
+        seen.set()
 
 
 def counts(process: psutil.Process) -> Counts:
