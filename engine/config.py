@@ -89,8 +89,7 @@ class EngineConfig:
     )
     kv_cache_dtype: Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"] = _setting(
         "auto",
-        "type of the KV cache; auto: dtype; int8: codes with a scale for each token and head, half of float16, "
-        "for the cpu kernels; "
+        "type of the KV cache; auto: dtype; int8: codes with a scale for each token and head, half of float16; "
         "fp8: 8-bit floats (E4M3), half the memory, for the triton kernels",
     )
     num_gpu_blocks_override: int | None = _setting(None, "exact number of KV blocks, for tests")

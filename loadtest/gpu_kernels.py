@@ -16,7 +16,7 @@ import triton
 from numpy.typing import NDArray
 
 from kernels.batch import AttentionShape, Batch, QkNorm
-from kernels.kv_cache import row_elements
+from kernels.kv_cache import encode_rows, row_elements
 from kernels.reference import ReferenceOps
 from kernels.sampling import NUM_WORDS, Draws, DrawSettings, RowLogprobs
 from kernels.triton import TritonOps
@@ -106,12 +106,13 @@ Noise = Callable[..., torch.Tensor]
 
 def attention_cases(device: torch.device, dtype: torch.dtype, sizes: Sizes, noise: Noise) -> Iterator[Case]:
     ops, reference, shape = TritonOps(device, dtype), ReferenceOps(device, dtype), sizes.shape
-    kv_types = [dtype, torch.float8_e4m3fn] if torch.float8_e4m3fn in ops.kv_dtypes else [dtype]
-    for kv_dtype in kv_types:
-        name = "8 bits" if kv_dtype == torch.float8_e4m3fn else "16 bits"
+    names = {dtype: "16 bits", torch.float8_e4m3fn: "8 bits", torch.int8: "int8"}
+    for kv_dtype in (kv_dtype for kv_dtype in names if kv_dtype in ops.kv_dtypes):
+        name = names[kv_dtype]
         batch, cache = filled_cache(sizes.num_seqs, sizes.context, 1, shape, kv_dtype, noise)
         qkv = noise(batch.num_tokens, shape.qkv_size)
-        kv_bytes = 2 * sizes.num_seqs * sizes.context * shape.num_kv_heads * shape.head_size * kv_dtype.itemsize
+        row_bytes = row_elements(shape.head_size, kv_dtype) * kv_dtype.itemsize
+        kv_bytes = 2 * sizes.num_seqs * sizes.context * shape.num_kv_heads * row_bytes
         yield Case(
             f"decode attention, KV of {name}",
             lambda qkv=qkv, cache=cache, batch=batch: ops.paged_attention(qkv, cache, batch, shape),
@@ -270,8 +271,7 @@ def filled_cache(
 ) -> tuple[Batch, torch.Tensor]:
     """Sequences of one context, each with `query_len` queries, in blocks of random order."""
     per_seq = -(-context // BLOCK_SIZE)
-    size = (num_seqs * per_seq, 2, shape.num_kv_heads, BLOCK_SIZE, row_elements(shape.head_size, dtype))
-    cache = noise(*size).to(dtype)
+    cache = encode_rows(noise(num_seqs * per_seq, 2, shape.num_kv_heads, BLOCK_SIZE, shape.head_size), dtype)
     device = cache.device
     tables = torch.randperm(num_seqs * per_seq, device=device, dtype=torch.int32).view(num_seqs, per_seq)
     positions = torch.arange(context - query_len, context, device=device).repeat(num_seqs)

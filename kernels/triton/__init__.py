@@ -48,7 +48,7 @@ class TritonOps:
         self.device = device
         self.dtype = dtype
         self.batch_invariant = deterministic
-        self.kv_dtypes = (torch.float32, torch.float16, torch.bfloat16)
+        self.kv_dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
         if has_fp8(device):
             self.kv_dtypes += (torch.float8_e4m3fn,)
         self._attention = PagedAttention(device, one_instruction=deterministic)

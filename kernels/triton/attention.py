@@ -11,6 +11,7 @@ from kernels.batch import AttentionShape, Batch
 from kernels.triton.attention_decode import attention_decode_kernel
 from kernels.triton.attention_merge import attention_merge_kernel
 from kernels.triton.attention_prefill import attention_prefill_kernel
+from kernels.triton.hadamard import rotate_queries
 
 # Constants and not tuned at run time: they fix the order of every sum, so a change here changes bits.
 SPLIT = 512  # keys of one decode program; a multiple of the tile
@@ -42,14 +43,17 @@ class PagedAttention:
         self._partials = torch.empty(PARTIAL_FLOATS + ALIGNED_FLOATS, dtype=torch.float32, device=device)
 
     def __call__(self, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> torch.Tensor:
-        """qkv [T, (H + 2K) * D], kv_cache [num_blocks, 2, K, block_size, D] -> [T, H * D]; the contract is `Ops.paged_attention`."""
+        """qkv [T, (H + 2K) * D], kv_cache [num_blocks, 2, K, block_size, row] -> [T, H * D]; the contract is `Ops.paged_attention`."""
         out = torch.empty((qkv.shape[0], shape.q_size), dtype=qkv.dtype, device=qkv.device)
+        is_rotated = kv_cache.dtype == torch.int8
+        if is_rotated:
+            qkv = rotate_queries(qkv, shape)
         if batch.max_query_len > 1:
             self._prefill(out, qkv, kv_cache, batch, shape)
         # If all queries together are as many as if each sequence had the most of them, each has.
         if batch.max_query_len == 1 or batch.num_tokens < batch.num_seqs * batch.max_query_len:
             self._decode(out, qkv, kv_cache, batch, shape)
-        return out
+        return rotate_queries(out, shape, out) if is_rotated else out
 
     def _prefill(self, out: torch.Tensor, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> None:
         group = shape.num_heads // shape.num_kv_heads
@@ -72,12 +76,12 @@ class PagedAttention:
             batch.num_seqs,
             **_tiles(kv_cache, shape),
             BLOCK_SIZE=kv_cache.shape[3],
-            TILE=_tile(shape),
+            TILE=_tile(kv_cache, shape),
             ROWS=rows,
             QUERIES=queries,
             num_warps=8,
             enable_fp_fusion=False,
-            num_stages=3,
+            num_stages=2 if kv_cache.dtype == torch.int8 else 3,  # the addresses of int8 rows take registers
         )
 
     def _decode(self, out: torch.Tensor, qkv: torch.Tensor, kv_cache: torch.Tensor, batch: Batch, shape: AttentionShape) -> None:
@@ -125,13 +129,13 @@ class PagedAttention:
             num_splits,
             **_tiles(kv_cache, shape),
             BLOCK_SIZE=kv_cache.shape[3],
-            TILE=_tile(shape),
+            TILE=_tile(kv_cache, shape),
             ROWS=max(16, rows),
             PARTIAL=num_splits > 1,
             num_warps=4,
             enable_fp_fusion=False,
             # As deep a pipeline as registers and shared memory allow.
-            num_stages=3 if kv_cache.element_size() == 4 else 5 if num_splits > 1 else 4,
+            num_stages=3 if kv_cache.element_size() == 4 else 5 if num_splits > 1 or kv_cache.dtype == torch.int8 else 4,
         )
         if num_splits > 1:
             attention_merge_kernel[(len(seqs), shape.num_kv_heads)](
@@ -149,9 +153,9 @@ class PagedAttention:
             )
 
 
-def _tile(shape: AttentionShape) -> int:
-    """Keys per step of a program: as many as registers hold beside the sums of a wide head on sm_80."""
-    return 64 if shape.head_size <= 64 else 32
+def _tile(kv_cache: torch.Tensor, shape: AttentionShape) -> int:
+    """Keys per step of a program: as many as registers hold on sm_80, beside the sums of a wide head, or the addresses of int8 rows."""
+    return 64 if shape.head_size <= 64 and kv_cache.dtype != torch.int8 else 32
 
 
 def _tiles(kv_cache: torch.Tensor, shape: AttentionShape) -> dict[str, int]:
@@ -161,6 +165,7 @@ def _tiles(kv_cache: torch.Tensor, shape: AttentionShape) -> dict[str, int]:
         "K": shape.num_kv_heads,
         "D": shape.head_size,
         "D_PAD": max(16, triton.next_power_of_2(shape.head_size)),
+        "ROW": kv_cache.shape[4],
         "SPLIT": SPLIT,
         "WINDOW": shape.sliding_window or 0,
     }

@@ -13,8 +13,8 @@ def attention_decode_kernel(
     out_ptr,  # [T, H * D]
     partial_acc_ptr,  # [num_seqs of this launch, H, num_splits, D] float32
     partial_stats_ptr,  # [num_seqs of this launch, H, num_splits, 2] float32: top and total
-    qkv_ptr,  # [T, (H + 2K) * D]
-    kv_cache_ptr,  # [num_blocks, 2, K, BLOCK_SIZE, D]
+    qkv_ptr,  # [T, at least H * D]
+    kv_cache_ptr,  # [num_blocks, 2, K, BLOCK_SIZE, ROW]
     block_tables_ptr,  # [S, max_blocks] int32
     query_start_loc_ptr,  # [S + 1] int32
     seq_lens_ptr,  # [S] int32
@@ -35,6 +35,7 @@ def attention_decode_kernel(
     WINDOW: tl.constexpr,
     ROWS: tl.constexpr,  # at least GROUP, and at least the 16 of a tensor core's tile
     PARTIAL: tl.constexpr,
+    ROW: tl.constexpr,  # elements of a row of the cache
 ):
     """Sequences, kv heads and splits are computed side by side (flash-decoding: Dao et al., 2023): grid (num_seqs of this launch, K, P).
 
@@ -60,18 +61,20 @@ def attention_decode_kernel(
     stored = (rows < GROUP)[:, None] & (dims < D)[None, :]
     q = tl.load(qkv_ptr + token.to(tl.int64) * qkv_stride + heads[:, None] * D + dims[None, :], mask=stored, other=0.0)
     positions = tl.zeros([ROWS], tl.int32) + position
-    keys_ptr = kv_cache_ptr + kv_head * BLOCK_SIZE * D
+    keys_ptr = kv_cache_ptr + kv_head * BLOCK_SIZE * ROW
     table_ptr = block_tables_ptr + seq.to(tl.int64) * table_stride
     for split in tl.range(first_split + tl.program_id(2), tl.maximum(position, 0) // SPLIT + 1, tl.num_programs(2)):
         top, total, acc = attend_split(
             q, positions, keys_ptr, block_stride, table_ptr, split, first_key, position, scale_log2,
-            K, D, D_PAD, BLOCK_SIZE, SPLIT, TILE, WINDOW, Q_IN_REGISTERS=True,
+            K, D, D_PAD, ROW, BLOCK_SIZE, SPLIT, TILE, WINDOW, Q_IN_REGISTERS=True,
         )  # fmt: skip
         if PARTIAL:
-            place = (tl.program_id(0) * (K * GROUP) + heads).to(tl.int64) * num_splits + split - first_split
-            tl.store(partial_stats_ptr + place * 2, top, mask=rows < GROUP)
-            tl.store(partial_stats_ptr + place * 2 + 1, total, mask=rows < GROUP)
-            tl.store(partial_acc_ptr + place[:, None] * D + dims[None, :], acc, mask=stored)
+            # Reading the start again hides from the compiler that the rows are the same, lest it keep places in registers meanwhile.
+            own = rows + tl.load(query_start_loc_ptr + seq, volatile=True) - token
+            place = (tl.program_id(0) * (K * GROUP) + kv_head * GROUP + own).to(tl.int64) * num_splits + split - first_split
+            tl.store(partial_stats_ptr + place * 2, top, mask=own < GROUP)
+            tl.store(partial_stats_ptr + place * 2 + 1, total, mask=own < GROUP)
+            tl.store(partial_acc_ptr + place[:, None] * D + dims[None, :], acc, mask=(own < GROUP)[:, None] & (dims < D)[None, :])
         else:
-            out = normalize(total, acc).to(out_ptr.dtype.element_ty)
+            out = normalize(total, acc, ROW != D).to(out_ptr.dtype.element_ty)
             tl.store(out_ptr + token.to(tl.int64) * out_stride + heads[:, None] * D + dims[None, :], out, mask=stored)

@@ -25,6 +25,7 @@ def attention_merge_kernel(
     SPLIT: tl.constexpr,
     WINDOW: tl.constexpr,
     ROWS: tl.constexpr,  # at least GROUP
+    ROW: tl.constexpr,
 ):
     """One program per sequence and kv head, first split to last: grid (num_seqs of this launch, K). Other sequences than
     those of `attention_decode_kernel` are not touched.
@@ -50,5 +51,5 @@ def attention_merge_kernel(
         split_total = tl.load(partial_stats_ptr + (place + split) * 2 + 1, mask=rows < GROUP, other=0.0)
         split_acc = tl.load(partial_acc_ptr + (place + split)[:, None] * D + dims[None, :], mask=stored, other=0.0)
         top, total, acc = merge(top, total, acc, split_top, split_total, split_acc)
-    out = normalize(total, acc).to(out_ptr.dtype.element_ty)
+    out = normalize(total, acc, ROW != D).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + token.to(tl.int64) * out_stride + heads[:, None] * D + dims[None, :], out, mask=stored)

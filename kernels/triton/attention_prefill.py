@@ -11,8 +11,8 @@ from kernels.triton.attention_tile import attend, first_visible_key, normalize
 @triton.jit(do_not_specialize=["num_seqs"])
 def attention_prefill_kernel(
     out_ptr,  # [T, H * D]
-    qkv_ptr,  # [T, (H + 2K) * D]
-    kv_cache_ptr,  # [num_blocks, 2, K, BLOCK_SIZE, D]
+    qkv_ptr,  # [T, at least H * D]
+    kv_cache_ptr,  # [num_blocks, 2, K, BLOCK_SIZE, ROW]
     block_tables_ptr,  # [S, max_blocks] int32
     query_start_loc_ptr,  # [S + 1] int32
     seq_lens_ptr,  # [S] int32
@@ -32,6 +32,7 @@ def attention_prefill_kernel(
     WINDOW: tl.constexpr,
     ROWS: tl.constexpr,
     QUERIES: tl.constexpr,  # ROWS // GROUP: tokens of one program
+    ROW: tl.constexpr,  # elements of a row of the cache
 ):
     """One program per tile of QUERIES tokens and kv head: grid (T // QUERIES + S, K).
 
@@ -60,14 +61,14 @@ def attention_prefill_kernel(
     first_key = first_visible_key(computed + first_query, WINDOW)
     last_key = computed + tl.minimum(first_query + QUERIES, query_len) - 1
     _top, total, acc = attend(
-        q, positions, kv_cache_ptr + kv_head * BLOCK_SIZE * D, block_stride, block_tables_ptr + seq.to(tl.int64) * table_stride,
-        first_key, last_key, scale_log2, K, D, D_PAD, BLOCK_SIZE, SPLIT, TILE, WINDOW, Q_IN_REGISTERS=False,
+        q, positions, kv_cache_ptr + kv_head * BLOCK_SIZE * ROW, block_stride, block_tables_ptr + seq.to(tl.int64) * table_stride,
+        first_key, last_key, scale_log2, K, D, D_PAD, ROW, BLOCK_SIZE, SPLIT, TILE, WINDOW, Q_IN_REGISTERS=False,
     )  # fmt: skip
 
     # Reading the start again hides from the compiler that the rows are the same, lest it keep their addresses in registers until here.
     rows += tl.load(query_start_loc_ptr + seq, volatile=True) - seq_start
     offsets, real = query_offsets(rows, seq_start, first_query, query_len, out_stride, kv_head, GROUP, D, QUERIES)
-    out = normalize(total, acc).to(out_ptr.dtype.element_ty)
+    out = normalize(total, acc, ROW != D).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + offsets[:, None] + dims[None, :], out, mask=real[:, None] & (dims < D)[None, :])
 
 

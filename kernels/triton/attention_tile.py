@@ -14,12 +14,18 @@ says so.
 What is left to the hardware is the product itself. On sm_80 both kernels use the same instruction (mma.sync). On sm_90 prefill uses
 wgmma, which needs 64 rows, and decode mma.sync: NVIDIA does not promise that these round alike, so there equal bits between prefill and
 decode are likely but not guaranteed; where they must be, prefill is launched with tiles too small for wgmma (`one_instruction`).
+
+A cache of int8 is never widened to what its codes stand for: codes are exact in half precision, the scales of keys multiply the scores, and
+those of values the weights. Its rows are rotated (`kernels.kv_cache`): so are the queries that come here, and the results.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+# Weights times scales of values would have few bits in float16, or none, where values are small.
+CODED_VALUES_UNIT = tl.constexpr(64.0)
 
 
 @triton.jit
@@ -35,6 +41,7 @@ def attend(
     K: tl.constexpr,
     D: tl.constexpr,
     D_PAD: tl.constexpr,
+    ROW: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     SPLIT: tl.constexpr,
     TILE: tl.constexpr,
@@ -49,7 +56,7 @@ def attend(
     for split in tl.range(first_key // SPLIT, last_key // SPLIT + 1):
         split_top, split_total, split_acc = attend_split(
             q, positions, keys_ptr, block_stride, table_ptr, split, first_key, last_key, scale_log2,
-            K, D, D_PAD, BLOCK_SIZE, SPLIT, TILE, WINDOW, Q_IN_REGISTERS,
+            K, D, D_PAD, ROW, BLOCK_SIZE, SPLIT, TILE, WINDOW, Q_IN_REGISTERS,
         )  # fmt: skip
         top, total, acc = merge(top, total, acc, split_top, split_total, split_acc)
     return top, total, acc
@@ -69,6 +76,7 @@ def attend_split(
     K: tl.constexpr,
     D: tl.constexpr,
     D_PAD: tl.constexpr,
+    ROW: tl.constexpr,  # elements of a row of the cache: D, with int8 and the bytes of a scale
     BLOCK_SIZE: tl.constexpr,
     SPLIT: tl.constexpr,
     TILE: tl.constexpr,
@@ -83,6 +91,7 @@ def attend_split(
     rows: tl.constexpr = q.shape[0]
     precision: tl.constexpr = "ieee" if q.dtype == tl.float32 else "tf32"
     dims = tl.arange(0, D_PAD)
+    coded: tl.constexpr = ROW != D
     ones = tl.full([TILE, 16], 1.0, q.dtype)
     top = tl.full([rows], float("-inf"), tl.float32)
     totals = tl.zeros([rows, 16], tl.float32)  # 16 equal columns: the narrowest product there is
@@ -94,13 +103,17 @@ def attend_split(
         keys = tile + tl.arange(0, TILE)
         present = (keys >= first_key) & (keys < stop)
         block = tl.load(table_ptr + keys // BLOCK_SIZE, mask=present, other=0).to(tl.int64)
-        offsets = block * block_stride + (keys % BLOCK_SIZE) * D
+        offsets = block * block_stride + (keys % BLOCK_SIZE) * ROW
         # Absent values must be 0 and not whatever the cache holds: 0 * NaN would reach the sum.
         loaded = present[:, None] & (dims < D)[None, :]
         pointers = keys_ptr + offsets[:, None] + dims[None, :]
         k = tl.load(pointers, mask=loaded, other=0.0)
-        v = tl.load(pointers + K * BLOCK_SIZE * D, mask=loaded, other=0.0)
+        v = tl.load(pointers + K * BLOCK_SIZE * ROW, mask=loaded, other=0.0)
         scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=precision)
+        if coded:
+            scale_ptrs = (keys_ptr + offsets + D).to(tl.pointer_type(tl.float32))
+            scores *= tl.load(scale_ptrs, mask=present, other=0.0)[None, :]
+            v_scales = tl.load(scale_ptrs + K * BLOCK_SIZE * ROW // 4, mask=present, other=0.0) * CODED_VALUES_UNIT
         visible = present[None, :] & (keys[None, :] <= positions[:, None])
         if WINDOW > 0:
             visible &= keys[None, :] > positions[:, None] - WINDOW
@@ -108,10 +121,11 @@ def attend_split(
         highest = tl.maximum(top, tl.max(scores, 1) * scale_log2)
         # A row that has seen no key yet: any finite number avoids -inf minus -inf.
         finite = tl.where(highest == float("-inf"), 0.0, highest)
-        weights = tl.exp2(tl.fma(scores, scale_log2, -finite[:, None])).to(q.dtype)
+        weights = tl.exp2(tl.fma(scores, scale_log2, -finite[:, None]))
         decay = tl.exp2(top - finite)
-        acc = tl.dot(weights, v.to(q.dtype), acc * decay[:, None], input_precision=precision)
-        totals = tl.dot(weights, ones, totals * decay[:, None], input_precision=precision)
+        scaled = weights * v_scales[None, :] if coded else weights
+        acc = tl.dot(scaled.to(q.dtype), v.to(q.dtype), acc * decay[:, None], input_precision=precision)
+        totals = tl.dot(weights.to(q.dtype), ones, totals * decay[:, None], input_precision=precision)
         top = highest
     return top, tl.max(totals, 1), acc
 
@@ -129,8 +143,10 @@ def merge(top, total, acc, next_top, next_total, next_acc):
 
 
 @triton.jit
-def normalize(total, acc):
+def normalize(total, acc, CODED: tl.constexpr):
     """acc / total, one division per row; zeros for a row that saw no key (padding of a captured batch)."""
+    if CODED:
+        total *= CODED_VALUES_UNIT
     return acc * (1.0 / tl.where(total == 0.0, 1.0, total))[:, None]
 
 

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from kernels.batch import AttentionShape, QkNorm
+from kernels.triton.hadamard import rotation_factor, signs
 
 
 def rotary_and_write_kv(
@@ -18,11 +19,17 @@ def rotary_and_write_kv(
     shape: AttentionShape,
     qk_norm: QkNorm | None = None,
 ) -> None:
-    """qkv [T, (H + 2K) * D] in place, kv_cache [num_blocks, 2, K, block_size, D]; the contract is `Ops.rotary_and_write_kv`."""
+    """qkv [T, (H + 2K) * D] in place, kv_cache [num_blocks, 2, K, block_size, row]; the contract is `Ops.rotary_and_write_kv`.
+
+    Raises ValueError for an int8 cache of heads whose size is no multiple of 4: their scales would not lie where a GPU can write them.
+    """
     num_rows = qkv.shape[0] * (shape.num_heads + 2 * shape.num_kv_heads)
     rotary_dim = shape.rotary_dim or shape.head_size
     rest = shape.head_size - rotary_dim
-    rows = max(1, 2048 // triton.next_power_of_2(shape.head_size))
+    least = 16 if kv_cache.dtype == torch.int8 else 1  # rows and columns of a product
+    if least > 1 and shape.head_size % 4:
+        raise ValueError(f"the triton kernels keep no int8 rows of {shape.head_size} numbers, only multiples of 4: set kv_cache_dtype")
+    rows = max(least, 2048 // triton.next_power_of_2(shape.head_size))
     rotary_and_write_kv_kernel[(triton.cdiv(num_rows, rows),)](
         qkv,
         kv_cache,
@@ -40,9 +47,11 @@ def rotary_and_write_kv(
         K=shape.num_kv_heads,
         D=shape.head_size,
         HALF=rotary_dim // 2,
-        HALF_PAD=triton.next_power_of_2(rotary_dim // 2),
+        HALF_PAD=max(least, triton.next_power_of_2(rotary_dim // 2)),
         REST=rest,
-        REST_PAD=triton.next_power_of_2(rest) if rest else 1,
+        REST_PAD=max(least, triton.next_power_of_2(rest)) if rest else 1,
+        ROW=kv_cache.shape[4],
+        D_PAD=max(16, triton.next_power_of_2(shape.head_size)),
         BLOCK_SIZE=kv_cache.shape[3],
         ROWS=rows,
         HAS_NORM=qk_norm is not None,
@@ -72,6 +81,8 @@ def rotary_and_write_kv_kernel(
     HALF_PAD: tl.constexpr,
     REST: tl.constexpr,  # dimensions of a head that are not rotated
     REST_PAD: tl.constexpr,
+    ROW: tl.constexpr,  # elements of a row of the cache
+    D_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     HAS_NORM: tl.constexpr,
@@ -87,7 +98,7 @@ def rotary_and_write_kv_kernel(
     is_value = heads >= H + K
     slots = tl.load(slot_mapping_ptr + tokens, mask=real, other=-1)
     cached = real & (heads >= H) & (slots >= 0)
-    place = slots // BLOCK_SIZE * block_stride + ((heads - H) * BLOCK_SIZE + slots % BLOCK_SIZE) * D  # values follow the K key heads
+    place = slots // BLOCK_SIZE * block_stride + ((heads - H) * BLOCK_SIZE + slots % BLOCK_SIZE) * ROW  # values follow the K key heads
 
     source = tokens.to(tl.int64) * qkv_stride + heads * D
     dims = tl.arange(0, HALF_PAD)
@@ -120,12 +131,21 @@ def rotary_and_write_kv_kernel(
     second = tl.where(rotated, (second32 * cos + first32 * sin).to(second.dtype), second)
     tl.store(first_ptrs, first, mask=rotated)
     tl.store(first_ptrs + HALF, second, mask=rotated)
-    cache_ptrs = kv_cache_ptr + place[:, None] + dims[None, :]
-    tl.store(cache_ptrs, as_cached(first, kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
-    tl.store(cache_ptrs + HALF, as_cached(second, kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
-    if REST > 0:
-        stored = cached[:, None] & (others < D)[None, :]
-        tl.store(kv_cache_ptr + place[:, None] + others[None, :], as_cached(rest, kv_cache_ptr.dtype.element_ty), mask=stored)
+    if ROW != D:
+        if tl.max(cached.to(tl.int32), 0) > 0:
+            columns = tl.arange(0, D_PAD)
+            sums = tl.dot(first, signs(dims, columns, D, first.dtype), input_precision="ieee")
+            sums = tl.dot(second, signs(HALF + dims, columns, D, first.dtype), sums, input_precision="ieee")
+            if REST > 0:
+                sums = tl.dot(rest, signs(others, columns, D, first.dtype), sums, input_precision="ieee")
+            store_codes(kv_cache_ptr + place, sums * rotation_factor(D), cached, D)
+    else:
+        cache_ptrs = kv_cache_ptr + place[:, None] + dims[None, :]
+        tl.store(cache_ptrs, as_cached(first, kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
+        tl.store(cache_ptrs + HALF, as_cached(second, kv_cache_ptr.dtype.element_ty), mask=cached[:, None] & (dims < HALF)[None, :])
+        if REST > 0:
+            stored = cached[:, None] & (others < D)[None, :]
+            tl.store(kv_cache_ptr + place[:, None] + others[None, :], as_cached(rest, kv_cache_ptr.dtype.element_ty), mask=stored)
 
 
 @triton.jit
@@ -136,6 +156,22 @@ def normed(values, scale, heads, q_norm_ptr, k_norm_ptr, dims, end, H: tl.conste
     weight = tl.where((heads < H)[:, None], q_weight[None, :], k_weight[None, :]).to(values.dtype).to(tl.float32)
     result = ((values.to(tl.float32) * scale[:, None]).to(values.dtype).to(tl.float32) * weight).to(values.dtype)
     return tl.where((heads < H + K)[:, None], result, values)
+
+
+@triton.jit
+def store_codes(row_ptrs, numbers, mask, D: tl.constexpr):
+    """Rows of int8: codes of numbers [ROWS, D_PAD], zero behind D, and their scale. One that is no number makes the scale none, as in
+    `kernels.kv_cache.encode_rows`.
+    """
+    largest = tl.max(tl.abs(numbers), 1)
+    is_number = tl.sum(numbers * 0.0, 1) == 0.0
+    inverse = tl.where(is_number, 127.0 / tl.where(largest > 0.0, largest, 1.0), 0.0)
+    scaled = tl.where(is_number[:, None], numbers, 0.0) * inverse[:, None]
+    codes = ((scaled + 12582912.0) - 12582912.0).to(tl.int8)  # 1.5 * 2**23 leaves no bits for a fraction: to the nearest, and even, integer
+    dims = tl.arange(0, numbers.shape[1])
+    tl.store(row_ptrs[:, None] + dims[None, :], codes, mask=mask[:, None] & (dims < D)[None, :])
+    scales = tl.where(is_number, largest * (1.0 / 127.0), float("nan"))
+    tl.store((row_ptrs + D).to(tl.pointer_type(tl.float32)), scales, mask=mask)
 
 
 @triton.jit

@@ -38,15 +38,17 @@ def test_chunks_prefix_hits_and_preemption_give_the_tokens_of_the_reference(mode
     llm.engine.check()
 
 
-@pytest.mark.parametrize("form", [GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0])
-def test_quantised_weights_and_keys_of_8_bit_floats_give_the_tokens_of_the_reference(tmp_path, form: GGMLQuantizationType) -> None:
+@pytest.mark.parametrize(("form", "kv_cache_dtype"), [(GGMLQuantizationType.Q4_1, "fp8"), (GGMLQuantizationType.Q8_0, "int8")])
+def test_quantised_weights_and_keys_of_8_bits_give_the_tokens_of_the_reference(
+    tmp_path, form: GGMLQuantizationType, kv_cache_dtype: str
+) -> None:
     path = str(write_gguf(tmp_path / "model.gguf", new_llama(initializer_range=0.2), form))
     prompts = [list(range(10, 40)), [7]]
     params = [
         SamplingParams(temperature=0, max_tokens=6, ignore_eos=True),
         SamplingParams(seed=1, top_p=0.9, max_tokens=6, ignore_eos=True),
     ]
-    settings = {"model": path, "kv_cache_dtype": "fp8", "max_model_len": 64, "num_gpu_blocks_override": 8}
+    settings = {"model": path, "kv_cache_dtype": kv_cache_dtype, "max_model_len": 64, "num_gpu_blocks_override": 8}
     results = [
         [output.outputs[0].token_ids for output in small_llm(kernels=kernels, **settings).generate(prompts, params, use_tqdm=False)]
         for kernels in ("reference", "triton")

@@ -14,7 +14,8 @@ from triton_cases import DEVICE, INTERPRETED, OUTSIDE, PRODUCT_DTYPES, assert_cl
 from kernels.batch import AttentionShape
 from kernels.triton import attention
 
-CACHE_DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
+CACHE_DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int8, torch.int8]
+ALL_KINDS = [*((dtype, dtype) for dtype in PRODUCT_DTYPES), (torch.float16, torch.int8)]
 SHORT = AttentionShape(num_heads=6, num_kv_heads=2, head_size=64, scale=0.125)
 
 
@@ -31,6 +32,7 @@ def attention_cases(draw):
 
 HALF = (torch.float16, torch.float16)
 EIGHT = (torch.float16, torch.float8_e4m3fn)
+INT8 = (torch.float16, torch.int8)
 
 
 @settings(max_examples=15, deadline=None)
@@ -38,6 +40,7 @@ EIGHT = (torch.float16, torch.float8_e4m3fn)
 @example((SHORT, [(0, 1)], 16, HALF, 512, 0))  # a context of one token
 @example((SHORT, [(63, 1), (127, 1), (64, 64)], 16, HALF, 64, 0))  # blocks, tiles and splits are all full
 @example((SHORT, [(100, 1), (30, 70)], 16, EIGHT, 64, 0))
+@example((SHORT, [(200, 1), (30, 70)], 16, INT8, 64, 0))
 @example((SHORT, [(64, 1), (128, 1), (65, 64)], 16, HALF, 64, 0))  # ... and have one token too many
 @example((AttentionShape(7, 1, 64, 0.125, 100), [(250, 1), (200, 30)], 8, HALF, 64, 0))  # the window starts splits after the first
 def test_attention_agrees_with_the_reference(case):
@@ -53,14 +56,16 @@ def test_attention_agrees_with_the_reference(case):
     assert_close(actual, reference.paged_attention(qkv, cache, batch, shape), dtype)
 
 
-@pytest.mark.parametrize("dtype", PRODUCT_DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "cache_dtype"), ALL_KINDS)
 @pytest.mark.parametrize("window", [None, 100])
-def test_a_decode_has_the_same_bits_alone_and_among_others(dtype, window, monkeypatch):
+def test_a_decode_has_the_same_bits_alone_and_among_others(dtype, cache_dtype, window, monkeypatch):
+    if cache_dtype == torch.int8:  # the heads of several sequences are rotated by one product
+        add_in_one_order(monkeypatch)
     monkeypatch.setattr(attention, "SPLIT", 64)
     shape = AttentionShape(6, 2, 64, 0.125, window)
     generator = torch.Generator().manual_seed(1)
     seq_lens, query_lens = [300, 5, 129, 64, 200], [1, 1, 1, 1, 40]
-    contexts = make_contexts(generator, shape, seq_lens, dtype)
+    contexts = make_contexts(generator, shape, seq_lens, cache_dtype)
     queries = [noise(generator, query_len, shape.qkv_size, dtype=dtype) for query_len in query_lens]
     alone = [attend(generator, [context], [query], shape, 16)[0] for context, query in zip(contexts, queries, strict=True)]
     for order in ([0, 1, 2, 3, 4], [4, 2, 0, 3, 1], [3, 0]):
@@ -92,17 +97,16 @@ def test_a_context_that_the_buffer_cannot_hold_is_refused(monkeypatch):
         ops.paged_attention(noise(generator, 1, SHORT.qkv_size, dtype=torch.float16), cache, batch, SHORT)
 
 
-@pytest.mark.parametrize("dtype", PRODUCT_DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "cache_dtype"), ALL_KINDS)
 @pytest.mark.parametrize("window", [None, 90])
-def test_a_prompt_has_the_same_bits_however_it_is_cut(dtype, window, monkeypatch):
+def test_a_prompt_has_the_same_bits_however_it_is_cut(dtype, cache_dtype, window, monkeypatch):
     """Chunks of one token are decodes: the decode and the prefill kernel give the same bits."""
     monkeypatch.setattr(attention, "SPLIT", 128)
-    if INTERPRETED:  # through BLAS, whose order of addition depends on a row's place in the matrix, as a tensor core's does not
-        monkeypatch.setattr(np, "matmul", lambda a, b, dtype: np.einsum("ik,kj->ij", a, b, dtype=dtype))
+    add_in_one_order(monkeypatch)
     shape = AttentionShape(4, 2, 64, 0.125, window)
     generator = torch.Generator().manual_seed(3)
     length = 280
-    (context,) = make_contexts(generator, shape, [length], dtype)
+    (context,) = make_contexts(generator, shape, [length], cache_dtype)
     queries = noise(generator, length, shape.qkv_size, dtype=dtype)
     (whole,) = attend(generator, [context], [queries], shape, 16)
     for cuts in ([0, 1, 128, 129, 210, 280], [0, 100, 279, 280]):
@@ -149,6 +153,12 @@ def test_a_longer_bound_on_the_context_changes_no_bits(monkeypatch):
     exact = ops.paged_attention(qkv, cache, batch, SHORT)
     batch.max_seq_len = 1000
     assert torch.equal(ops.paged_attention(qkv, cache, batch, SHORT), exact)
+
+
+def add_in_one_order(monkeypatch) -> None:
+    """In the interpreter too: BLAS adds in an order that depends on a row's place in the matrix, as a tensor core does not."""
+    if INTERPRETED:
+        monkeypatch.setattr(np, "matmul", lambda a, b, dtype: np.einsum("ik,kj->ij", a, b, dtype=dtype))
 
 
 def attend(generator, contexts, queries, shape, block_size) -> list[torch.Tensor]:

@@ -26,7 +26,7 @@ KERNELS = {
 # Seen in one type: the first five have but one, and for the others it saves time.
 ONE_TYPE = {
     "sample_kernel", "logprobs_kernel", "order_top_kernel", "pad_decodes_kernel", "fetch_tokens_kernel", "matmul_kernel",
-    "quantized_matmul_kernel", "add_parts_kernel",
+    "quantized_matmul_kernel", "add_parts_kernel", "rotate_heads_kernel",
 }  # fmt: skip
 FP8_KERNELS = {"quantize_rows_kernel", "fp8_matmul_kernel"}
 
@@ -102,6 +102,12 @@ def test_quantised_products_run_on_the_tensor_cores_whatever_the_number_of_rows(
 def test_attention_over_8_bit_floats_is_compiled_too(compiled):
     reports = [report for report in compiled if report.get("cache") == "float8_e4m3fn"]
     assert {report["kernel"] for report in reports} >= {"attention_decode_kernel", "attention_prefill_kernel", "rotary_and_write_kv_kernel"}
+
+
+def test_attention_over_int8_is_compiled_for_both_architectures(compiled):
+    reports = [report for report in compiled if report.get("cache") == "int8"]
+    kernels = ("attention_decode_kernel", "attention_prefill_kernel", "rotary_and_write_kv_kernel", "rotate_heads_kernel")
+    assert {(report["kernel"], report["arch"]) for report in reports} >= {(kernel, arch) for kernel in kernels for arch in (80, 90)}
 
 
 def test_norms_of_heads_are_compiled_into_the_rotary_kernel(compiled):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from triton_cases import DEVICE, INTERPRETED, PRODUCT_DTYPES, assert_close, both_ops, make_contexts, noise, place
 
 from kernels.batch import AttentionShape, QkNorm
+from kernels.kv_cache import decode_rows
 from kernels.reference import ReferenceOps
 from kernels.triton import TritonOps, activation, norm, rotary
 from kernels.weights import DenseWeight, QuantizedWeight
@@ -24,7 +25,8 @@ def rotary_cases(draw):
     rotary_dim = draw(st.sampled_from([None, head_size // 2, 20]))
     shape = AttentionShape(kv_heads * draw(st.integers(1, 8)), kv_heads, head_size, 1.0, rotary_dim=rotary_dim)
     seqs = draw(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), min_size=1, max_size=4))
-    dtypes = draw(st.tuples(st.sampled_from(DTYPES), st.sampled_from([*DTYPES, torch.float8_e4m3fn])))
+    cache_dtype = draw(st.sampled_from([*DTYPES, torch.float8_e4m3fn, torch.int8, torch.int8]))
+    dtypes = draw(st.sampled_from(PRODUCT_DTYPES if cache_dtype == torch.int8 else DTYPES)), cache_dtype
     return shape, seqs, draw(st.sampled_from([8, 16, 32])), dtypes, draw(st.booleans()), draw(st.integers(0, 1000))
 
 
@@ -40,18 +42,50 @@ def test_rotary_and_write_kv_agrees_with_the_reference_and_writes_nothing_else(c
     qkv = noise(generator, batch.num_tokens, shape.qkv_size, dtype=dtype)
     cos_sin = noise(generator, 64, shape.rotary_dim or shape.head_size)
     expected_qkv, expected_cache = qkv.clone(), cache.clone()
+    steps = 4 if has_norm else 1  # one more rounding, and then products with factors beyond 1
     ReferenceOps(DEVICE, dtype).rotary_and_write_kv(expected_qkv, expected_cache, cos_sin, batch, shape, qk_norm)
     rotary.rotary_and_write_kv(qkv, cache, cos_sin, batch.positions, batch.slot_mapping, shape, qk_norm)
-    assert_close(qkv, expected_qkv, dtype)
+    assert_close(qkv, expected_qkv, dtype, steps)
+    assert_rows_close(cache, expected_cache, shape.head_size, dtype, steps)
     # Slots that this step does not write keep their bits, the NaN of empty ones included.
-    coarser = max(dtype, cache_dtype, key=lambda t: torch.finfo(t).eps)
-    tolerance = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float8_e4m3fn: 0.126}[coarser]
     cache, expected_cache = cache.float(), expected_cache.float()
-    torch.testing.assert_close(cache, expected_cache, rtol=tolerance, atol=min(tolerance, 3e-2), equal_nan=True)
     untouched = torch.ones(cache.shape[0] * block_size, dtype=torch.bool, device=DEVICE)
     untouched[batch.slot_mapping[batch.slot_mapping >= 0]] = False
     blocks, offsets = untouched.nonzero().squeeze(1) // block_size, untouched.nonzero().squeeze(1) % block_size
     torch.testing.assert_close(cache[blocks, :, :, offsets], expected_cache[blocks, :, :, offsets], rtol=0, atol=0, equal_nan=True)
+
+
+def assert_rows_close(cache: torch.Tensor, expected: torch.Tensor, head_size: int, dtype: torch.dtype, steps: int) -> None:
+    """Up to the rounding of `dtype`, so many times, and the cache's own."""
+    tolerances = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float8_e4m3fn: 0.126}
+    if cache.dtype == torch.int8:
+        codes, expected_codes = (rows[..., :head_size].int() for rows in (cache, expected))
+        assert int((codes - expected_codes).abs().max()) <= (2 if dtype == torch.bfloat16 else 1) * steps
+        cache, expected = (rows[..., head_size:].contiguous().view(torch.float32) for rows in (cache, expected))
+        tolerance = max(tolerances[dtype] * steps, 1e-4)
+    else:
+        tolerance = max(tolerances[dtype], tolerances[cache.dtype]) * steps
+    torch.testing.assert_close(cache.float(), expected.float(), rtol=tolerance, atol=min(tolerance, 3e-2 * steps), equal_nan=True)
+
+
+def test_a_head_that_is_no_number_makes_the_scale_of_its_int8_row_none():
+    shape = AttentionShape(1, 1, 64, 1.0)
+    batch, cache = place(torch.Generator(), [torch.zeros(2, 1, 4, 68, dtype=torch.int8, device=DEVICE)], [4], 16)
+    qkv = noise(torch.Generator().manual_seed(0), 4, shape.qkv_size)
+    qkv[0, 70], qkv[1, 130], qkv[2] = torch.nan, torch.inf, 0.0
+    cos_sin = torch.cat((torch.ones(8, 32), torch.zeros(8, 32)), dim=1).to(DEVICE)
+    both_ops(torch.float32)[0].rotary_and_write_kv(qkv, cache, cos_sin, batch, shape)
+    rows = decode_rows(cache[batch.slot_mapping // 16, :, 0, batch.slot_mapping % 16], 64)
+    assert rows.isnan().any(-1).tolist() == [[True, False], [False, True], [False, False], [False, False]]
+    assert not rows[2].any()
+    torch.testing.assert_close(rows[3], qkv[3, 64:].view(2, 64), rtol=0, atol=0.05)
+
+
+def test_int8_rows_of_heads_that_no_scale_can_follow_are_refused():
+    shape = AttentionShape(1, 1, 18, 1.0)
+    batch, cache = place(torch.Generator(), [torch.zeros(2, 1, 4, 22, dtype=torch.int8, device=DEVICE)], [4], 16)
+    with pytest.raises(ValueError, match="only multiples of 4"):
+        both_ops(torch.float32)[0].rotary_and_write_kv(torch.zeros(4, 54, device=DEVICE), cache, torch.zeros(8, 18), batch, shape)
 
 
 def test_heads_of_q_and_k_are_normed_before_they_are_rotated():

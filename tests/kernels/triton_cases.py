@@ -6,6 +6,7 @@ import torch
 import triton
 
 from kernels.batch import AttentionShape, Batch
+from kernels.kv_cache import encode_rows
 from kernels.reference import ReferenceOps
 from kernels.triton import TritonOps
 
@@ -25,8 +26,8 @@ def noise(generator: torch.Generator, *size: int, dtype: torch.dtype = torch.flo
 
 
 def make_contexts(generator: torch.Generator, shape: AttentionShape, seq_lens: list[int], dtype: torch.dtype) -> list[torch.Tensor]:
-    """Keys and values of each sequence: [2, K, seq_len, D]."""
-    return [noise(generator, 2, shape.num_kv_heads, seq_len, shape.head_size, dtype=dtype) for seq_len in seq_lens]
+    """Keys and values of each sequence as rows of a cache: [2, K, seq_len, row]."""
+    return [encode_rows(noise(generator, 2, shape.num_kv_heads, seq_len, shape.head_size), dtype) for seq_len in seq_lens]
 
 
 def place(generator: torch.Generator, contexts: list[torch.Tensor], query_lens: list[int], block_size: int) -> tuple[Batch, torch.Tensor]:
@@ -38,10 +39,11 @@ def place(generator: torch.Generator, contexts: list[torch.Tensor], query_lens: 
     seq_lens = [context.shape[2] for context in contexts]
     counts = [-(-seq_len // block_size) for seq_len in seq_lens]
     num_blocks = sum(counts) + 2
-    _, num_kv_heads, _, head_size = contexts[0].shape
-    size = 2 * num_kv_heads * block_size * head_size
-    pool = torch.full((num_blocks, size + 16), float("nan"), dtype=contexts[0].dtype, device=DEVICE)
-    cache = pool[:, :size].view(num_blocks, 2, num_kv_heads, block_size, head_size)
+    _, num_kv_heads, _, row = contexts[0].shape
+    size = 2 * num_kv_heads * block_size * row
+    pool = torch.empty((num_blocks, size + 16), dtype=contexts[0].dtype, device=DEVICE)
+    pool.view(torch.uint8).fill_(0xFF)  # NaN in any type of floats, and in the scales of int8
+    cache = pool[:, :size].view(num_blocks, 2, num_kv_heads, block_size, row)
     tables = torch.full((len(contexts), max(counts) + 2), OUTSIDE, dtype=torch.int32)
     free = torch.randperm(num_blocks, generator=generator).tolist()
     positions, slots, starts = [], [], [0]
@@ -71,7 +73,7 @@ def place(generator: torch.Generator, contexts: list[torch.Tensor], query_lens: 
     return batch, cache
 
 
-def assert_close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
-    """Equal up to the rounding of `dtype`."""
-    tolerance = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+def assert_close(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, steps: int = 1) -> None:
+    """Equal up to the rounding of `dtype`, so many times."""
+    tolerance = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype] * steps
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
