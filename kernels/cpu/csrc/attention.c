@@ -1,6 +1,6 @@
 // Attention over a paged cache, with a streamed softmax (Milakov and Gimelshein, 2018; Kwon et al., 2023).
 //
-// Keys are taken in tiles of 32 by absolute position, tiles in segments of 256; a query's softmax runs through the tiles of a segment, and
+// Keys are taken in tiles of 64 by absolute position, tiles in segments of 256; a query's softmax runs through the tiles of a segment, and
 // the segments' results are merged in order. This order is the query's own: it is the same for a decode and inside a prefill chunk, on one
 // thread and on many, so the result has the same bits. Queries of one kv head, of several rows in a prefill, share each tile's loads.
 // Working memory is that of one tile and one group of queries, however long the context is.
@@ -32,17 +32,16 @@ static void merge(float *total_sums, float *total_top, float *total_weight, cons
 // The group's softmax over one segment, from its start to its end.
 static void attend_segment(const kv_t *kv, const int32_t *block_table, int32_t kv_head, int32_t segment, group_t *group) {
     const int32_t low = clamp(group->first[0], segment, segment + SEGMENT);
-    const int32_t high = clamp(group->last[group->count - 1], segment, segment + SEGMENT);
-    for (int32_t q = 0; q < group->count; q++) {
-        group->top[q] = -INFINITY;
-        group->weight[q] = 0.0f;
-        memset(group->sums + q * group->padded, 0, (size_t)group->padded * sizeof(float));
-    }
-    for (int32_t tile = low / TILE_KEYS * TILE_KEYS; tile < high; tile += TILE_KEYS) {
-        prefetch_tile(kv, block_table, kv_head, tile + TILE_KEYS, clamp(group->last[group->count - 1], 0, tile + 2 * TILE_KEYS));
-        load_tile(kv, block_table, kv_head, tile, clamp(low - tile, 0, TILE_KEYS), clamp(high - tile, 0, TILE_KEYS), group);
+    const int32_t end = group->last[group->count - 1], high = clamp(end, segment, segment + SEGMENT);
+    start_segment(group);
+    const int32_t first = low / TILE_KEYS * TILE_KEYS;
+    find_keys(kv, block_table, kv_head, first, low - first, clamp(high - first, 0, TILE_KEYS), group->next_keys);
+    for (int32_t tile = first; tile < high; tile += TILE_KEYS) {
+        load_tile(kv, clamp(low - tile, 0, TILE_KEYS), clamp(high - tile, 0, TILE_KEYS), group);
+        find_keys(kv, block_table, kv_head, tile + TILE_KEYS, 0, clamp(end - tile - TILE_KEYS, 0, TILE_KEYS), group->next_keys);
         attend_tile(group, tile);
     }
+    end_segment(group);
 }
 
 static void write_out(const attention_args_t *args, int64_t token, int32_t kv_head, int32_t q, int32_t heads, const float *sums, float weight) {
@@ -61,7 +60,6 @@ static void attend_item(const attention_args_t *args, const step_t *step, int32_
     const int32_t *block_table = step->block_tables + (int64_t)seq * step->block_table_stride;
     load_queries(args, start + row, rows, step->seq_lens[seq] - query_len + row, kv_head, group);
     const int32_t end = group->last[group->count - 1];
-    prefetch_tile(&args->kv, block_table, kv_head, group->first[0], clamp(end, 0, group->first[0] + TILE_KEYS));
     for (int32_t segment = group->first[0] / SEGMENT * SEGMENT; segment < end; segment += SEGMENT) {
         attend_segment(&args->kv, block_table, kv_head, segment, group);
         for (int32_t q = 0; q < group->count; q++) {
