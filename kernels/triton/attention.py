@@ -19,6 +19,9 @@ PREFILL_ROWS = 128  # query heads times tokens of one prefill program
 FEW_PREFILL_ROWS = 32  # too few for wgmma, the instruction of sm_90 for 64 rows and more
 DECODE_PROGRAMS = 2048  # of one launch, about: several for each processor of a large GPU
 PARTIAL_FLOATS = 1 << 26  # 256 MiB: 64 sequences of 128,000 tokens with 32 heads of 128
+# Sixteen rows are one tile of the tensor cores, which each warp of a decode computes in full: more warps share no more than the loads. But
+# two have too few registers for the addresses of int8 rows and for float32.
+TWO_WARPS = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 ALIGNED_FLOATS = 32  # Triton compiles a kernel anew for addresses that are no multiples of 16 bytes
 
 
@@ -132,7 +135,7 @@ class PagedAttention:
             TILE=_tile(kv_cache, shape),
             ROWS=max(16, rows),
             PARTIAL=num_splits > 1,
-            num_warps=4,
+            num_warps=2 if kv_cache.dtype in TWO_WARPS else 4,
             enable_fp_fusion=False,
             # As deep a pipeline as registers and shared memory allow.
             num_stages=3 if kv_cache.element_size() == 4 else 5 if num_splits > 1 or kv_cache.dtype == torch.int8 else 4,

@@ -109,7 +109,7 @@ def attend_split(
         pointers = keys_ptr + offsets[:, None] + dims[None, :]
         k = tl.load(pointers, mask=loaded, other=0.0)
         v = tl.load(pointers + K * BLOCK_SIZE * ROW, mask=loaded, other=0.0)
-        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=precision)
+        scores = tl.dot(q, tl.trans(widen(k, q.dtype)), input_precision=precision)
         if coded:
             scale_ptrs = (keys_ptr + offsets + D).to(tl.pointer_type(tl.float32))
             scores *= tl.load(scale_ptrs, mask=present, other=0.0)[None, :]
@@ -124,10 +124,19 @@ def attend_split(
         weights = tl.exp2(tl.fma(scores, scale_log2, -finite[:, None]))
         decay = tl.exp2(top - finite)
         scaled = weights * v_scales[None, :] if coded else weights
-        acc = tl.dot(scaled.to(q.dtype), v.to(q.dtype), acc * decay[:, None], input_precision=precision)
+        acc = tl.dot(scaled.to(q.dtype), widen(v, q.dtype), acc * decay[:, None], input_precision=precision)
         totals = tl.dot(weights.to(q.dtype), ones, totals * decay[:, None], input_precision=precision)
         top = highest
     return top, tl.max(totals, 1), acc
+
+
+@triton.jit
+def widen(values, dtype: tl.constexpr):
+    """Keys or values of the cache in the type of the queries."""
+    if values.dtype == tl.float8e4nv:
+        # Exact either way. From float16, by which 8-bit floats go, sm_90 has only a slow conversion to bfloat16.
+        values = values.to(tl.float32)
+    return values.to(dtype)
 
 
 @triton.jit
