@@ -69,8 +69,8 @@ def attention_decode_kernel(
             K, D, D_PAD, ROW, BLOCK_SIZE, SPLIT, TILE, WINDOW, Q_IN_REGISTERS=True,
         )  # fmt: skip
         if PARTIAL:
-            # Reading the start again hides from the compiler that the rows are the same, lest it keep places in registers meanwhile.
-            own = rows + tl.load(query_start_loc_ptr + seq, volatile=True) - token
+            # Reading the length again hides from the compiler that the rows are the same, lest it keep places in registers meanwhile.
+            own = rows + tl.load(seq_lens_ptr + seq, volatile=True) - 1 - position
             place = (tl.program_id(0) * (K * GROUP) + kv_head * GROUP + own).to(tl.int64) * num_splits + split - first_split
             tl.store(partial_stats_ptr + place * 2, top, mask=own < GROUP)
             tl.store(partial_stats_ptr + place * 2 + 1, total, mask=own < GROUP)
