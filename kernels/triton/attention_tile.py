@@ -101,7 +101,11 @@ def attend_split(
     stop = tl.minimum(split * SPLIT + SPLIT, last_key + 1)
     for tile in tl.range(start, stop, TILE, disable_licm=not Q_IN_REGISTERS):
         keys = tile + tl.arange(0, TILE)
-        present = (keys >= first_key) & (keys < stop)
+        if WINDOW > 0:
+            # Both bounds in one comparison of unsigned numbers: two, kept over the stages of the pipeline, take too many registers.
+            present = (keys - first_key).to(tl.uint32) < (stop - first_key).to(tl.uint32)
+        else:
+            present = keys < stop
         block = tl.load(table_ptr + keys // BLOCK_SIZE, mask=present, other=0).to(tl.int64)
         offsets = block * block_stride + (keys % BLOCK_SIZE) * ROW
         # Absent values must be 0 and not whatever the cache holds: 0 * NaN would reach the sum.
