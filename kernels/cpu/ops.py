@@ -34,7 +34,8 @@ class CpuOps:
     Weights of floats are kept in `dtype`; float32 keeps them as they come, which costs no precision.
 
     A product with quantised weights quantises its activations too, per row and group of 32 (or 16) features: to 8 bits where the
-    weights have up to 4, else to 16. Products are then exact in integers.
+    weights have up to 4, else to 16. Of the few groups that stand out in a row, what 8 bits leave is quantised once more. Products are
+    then exact in integers.
     """
 
     name = "cpu"
@@ -245,7 +246,10 @@ def native(value: Any) -> Any:
 
 def codes_struct(weight: PackedLinear) -> Codes:
     """The form of activations that `weight` multiplies; `data` is left open."""
-    row_bytes = weight.in_features * weight.code_bytes + weight.in_features // weight.group_size * 8
+    groups = weight.in_features // weight.group_size
+    row_bytes = weight.in_features * weight.code_bytes + groups * 8
+    if weight.code_bytes == structs.CODES_INT8:  # a bit for each group that stands out, and second codes for those
+        row_bytes += -(-groups // 32) * 4 + weight.in_features
     return Codes(row_bytes=row_bytes, features=weight.in_features, group_size=weight.group_size, code_bytes=weight.code_bytes)
 
 

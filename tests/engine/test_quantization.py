@@ -124,5 +124,5 @@ def test_int8_keys_and_values_are_those_of_the_reference(tmp_path: Path) -> None
 
 def test_keys_and_values_of_a_type_that_the_kernels_do_not_have_are_refused(tmp_path: Path) -> None:
     directory = saved(new_llama(), tmp_path, torch.float32)
-    with pytest.raises(ConfigError, match="kv_cache_dtype int8 is not for the triton kernels"):
-        small_llm(model=directory, kernels="triton", kv_cache_dtype="int8")
+    with pytest.raises(ConfigError, match="kv_cache_dtype fp8 is not for the cpu kernels"):
+        small_llm(model=directory, kernels="cpu", kv_cache_dtype="fp8")

@@ -88,6 +88,9 @@ enum { CODES_INT8 = 1, CODES_INT16 = 2 };
 
 // Rows of activations as integers: per row `features` codes (int8 or int16), then per group of `group_size` features two floats,
 // the scale and scale * sum of the codes. x[i] ~ scale * code[i]. `data` may be NULL: then nothing is quantised.
+// With codes of 8 bits there follow, from outlier_words_at, a bit for each group in words of 32: whether it stands out (quantize.c), and,
+// from remainders_at, second codes. In a group that stands out x[i] ~ scale * (256 * code[i] + second code[i]); in the others the second
+// codes are anything.
 typedef struct {
     uint8_t *data;
     int64_t row_bytes;
@@ -95,6 +98,11 @@ typedef struct {
     int32_t group_size; // 16 or 32
     int32_t code_bytes; // CODES_INT8 or CODES_INT16
 } codes_t;
+
+static inline int64_t outlier_words_at(int64_t features, int64_t group_size) { return features + features / group_size * 8; }
+static inline int64_t remainders_at(int64_t features, int64_t group_size) {
+    return outlier_words_at(features, group_size) + (features / group_size + 31) / 32 * 4;
+}
 
 void quantize_row(const float *x, const codes_t *codes, int64_t row);
 void norm_row(const float *x, const float *weight, float *out, int32_t n, float eps); // out may be x

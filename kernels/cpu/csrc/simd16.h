@@ -20,6 +20,7 @@ INLINE void w_store(float *p, v16f x) { _mm512_storeu_ps(p, x); }
 INLINE v16f w_mul(v16f a, v16f b) { return _mm512_mul_ps(a, b); }
 INLINE v16f w_fma(v16f a, v16f b, v16f c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE v16f w_float(v16i x) { return _mm512_cvtepi32_ps(x); }
+INLINE v16i w_shift_and_add(v16i a, const int bits, v16i b) { return _mm512_add_epi32(_mm512_slli_epi32(a, bits), b); }
 
 enum { SHARED_ROWS = 8 }; // of activations, that share each load of a tile's weights: at most
 
@@ -45,6 +46,9 @@ INLINE v16f w_fma(v16f a, v16f b, v16f c) {
     return (v16f){{v_fma(a.half[0], b.half[0], c.half[0]), v_fma(a.half[1], b.half[1], c.half[1])}};
 }
 INLINE v16f w_float(v16i x) { return (v16f){{v_float(x.half[0]), v_float(x.half[1])}}; }
+INLINE v16i w_shift_and_add(v16i a, const int bits, v16i b) {
+    return (v16i){{(a.half[0] << bits) + b.half[0], (a.half[1] << bits) + b.half[1]}};
+}
 
 #ifdef __aarch64__
 enum { SHARED_ROWS = 4 }; // 16 sums and 8 weights of four lanes, of 32 registers
