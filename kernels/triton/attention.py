@@ -136,6 +136,8 @@ class PagedAttention:
             ROWS=max(16, rows),
             PARTIAL=num_splits > 1,
             num_warps=2 if kv_cache.dtype in TWO_WARPS else 4,
+            # Said aloud, this limit keeps ptxas from spilling a few bytes so that one program more might fit.
+            maxnreg=255 if kv_cache.dtype in TWO_WARPS else None,
             enable_fp_fusion=False,
             # As deep a pipeline as registers and shared memory allow.
             num_stages=3 if kv_cache.element_size() == 4 else 5 if num_splits > 1 or kv_cache.dtype == torch.int8 else 4,
@@ -158,7 +160,9 @@ class PagedAttention:
 
 def _tile(kv_cache: torch.Tensor, shape: AttentionShape) -> int:
     """Keys per step of a program: as many as registers hold on sm_80, beside the sums of a wide head, or the addresses of int8 rows."""
-    return 64 if shape.head_size <= 64 and kv_cache.dtype != torch.int8 else 32
+    if kv_cache.dtype == torch.int8:
+        return 16 if shape.sliding_window else 32
+    return 64 if shape.head_size <= 64 else 32
 
 
 def _tiles(kv_cache: torch.Tensor, shape: AttentionShape) -> dict[str, int]:

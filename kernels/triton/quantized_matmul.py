@@ -137,6 +137,8 @@ def quantized_matmul(
         COLUMNS=tiles.columns,
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
+        # Shared memory has room for three programs; ptxas would spill a few bytes to fit a fifth.
+        maxnreg=168 if tiles.num_warps == 4 else None,
         enable_fp_fusion=False,
     )
     if num_parts > 1:

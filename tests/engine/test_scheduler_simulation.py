@@ -33,6 +33,7 @@ def test_random_traffic_gets_the_tokens_that_each_request_gets_alone_and_leaves_
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # against hanging: on a crowded machine the longest takes five minutes
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_long_random_traffic_gets_the_tokens_that_each_request_gets_alone(seed: int) -> None:
     for round_ in range(100):
