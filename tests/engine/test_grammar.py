@@ -98,7 +98,7 @@ def test_a_trigger_that_names_a_special_token_is_that_token(llm: LLM) -> None:
 
 def test_after_so_many_tags_free_text_cannot_open_another(llm: LLM) -> None:
     structure = StructuralTag(tags=(Tag(begin="e", end=".", regex="[0-9]"),), max_tags=1)
-    assert {output.text.count("e") for output in answers(llm, constrained(max_tokens=40, structural_tag=structure))} == {0, 1}
+    assert max(output.text.count("e") for output in answers(llm, constrained(max_tokens=40, structural_tag=structure))) == 1
 
 
 def test_constrained_requests_change_nothing_for_their_neighbours_nor_these_for_them(llm: LLM) -> None:
