@@ -98,7 +98,8 @@ async def test_the_async_runner_calls_functions(later: anthropic.AsyncAnthropic)
         return "Sunny"
 
     choice: Any = {"type": "tool", "name": "get_weather"}
-    asked = {"model": MODEL, "max_tokens": 60, "messages": SEA, "tool_choice": choice}
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    asked = {"model": MODEL, "max_tokens": 60, "messages": question, "tool_choice": choice, "extra_body": {"temperature": 0}}
     runner = later.beta.messages.tool_runner(**asked, tools=[get_weather], max_iterations=1)  # type: ignore[call-overload]
     assert [message.stop_reason async for message in runner] == ["tool_use"]
     assert called
