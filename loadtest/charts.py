@@ -40,10 +40,10 @@ STYLES = {  # of a side: colour, hatching, mark, dashes
     "Octavo": ("#12355b", "", "o", "-"),
     "llama.cpp": ("#d9772b", "////", "s", "--"),
     "llama-server": ("#d9772b", "////", "s", "--"),
-    "vLLM": ("#5fa08e", "....", "^", "-."),
+    "vLLM": ("#5fa08e", "\\\\\\\\", "^", "-."),
     "FastAPI + transformers": ("#9c948a", "xx", "D", ":"),
 }
-PARTS = {"scheduler": ("#d9772b", "////"), "model": ("#d8d3c8", ""), "sampler": ("#5fa08e", "...."), "output": ("#12355b", "")}
+PARTS = {"scheduler": ("#d9772b", "////"), "model": ("#d8d3c8", ""), "sampler": ("#5fa08e", "\\\\\\\\"), "output": ("#12355b", "")}
 
 PAGE = """<!doctype html>
 <html lang="en">

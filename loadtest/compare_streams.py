@@ -71,12 +71,17 @@ def turn(count: int, salt: str, port: int) -> dict[str, float]:
     return {name.format(count): value for name, value in figures.items()}
 
 
+def shown(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def print_table(medians: dict[str, dict[str, float]]) -> None:
     table = Table(title=f"streams of {NEW_TOKENS} tokens; medians")
     for column in ("", *medians):
         table.add_column(column, justify="right")
     for figure in medians["Octavo"]:
-        table.add_row(figure, *(f"{row[figure]:.3g}" if figure in row else "" for row in medians.values()))
+        table.add_row(figure, *(shown(row[figure]) if figure in row else "" for row in medians.values()))
     Console(width=140).print(table)
 
 

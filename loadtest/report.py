@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.charts import CHARTS, draw, html_page
+from loadtest.compare_streams import shown
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "docs" / "benchmarks"
@@ -51,12 +52,12 @@ def compare_table(figures: dict[str, dict[str, float]]) -> str:
 
 def bench_table(figures: dict[str, dict[str, float]]) -> str:
     columns = [column for column in figures[next(iter(figures))] if column.isdigit()]
-    rows = [[name, *(number(row[column]) for column in columns)] for name, row in figures.items() if columns[0] in row]
+    rows = [[name, *(shown(row[column]) for column in columns)] for name, row in figures.items() if columns[0] in row]
     in_process, over_http = (figures[row] for row in ("in-process, tokens/s", "over HTTP, tokens/s"))
     rows.insert(2, ["HTTP / in-process", *(f"{over_http[column] / in_process[column]:.0%}" for column in columns)])
     others = {name: value for row in figures.values() for name, value in row.items() if name not in columns}
     others["prompt of 512 tokens, tokens/s"] = others.pop("prefill 512")
-    return markdown(["sequences", *columns], rows) + "\n" + ", ".join(f"{name}: {number(value)}" for name, value in others.items()) + ".\n"
+    return markdown(["sequences", *columns], rows) + "\n" + ", ".join(f"{name}: {shown(value)}" for name, value in others.items()) + ".\n"
 
 
 def bench_in_words(figures: dict[str, dict[str, float]]) -> str:
@@ -85,7 +86,7 @@ def http_table(figures: dict[str, dict[str, dict[str, float]]]) -> str:
 def figures_in_rows(figures: dict[str, dict[str, float]]) -> str:
     names = list(dict.fromkeys(name for found in figures.values() for name in found))
     return markdown(
-        ["", *figures], [[name, *(number(found[name]) if name in found else "" for found in figures.values())] for name in names]
+        ["", *figures], [[name, *(shown(found[name]) if name in found else "" for found in figures.values())] for name in names]
     )
 
 
@@ -96,10 +97,6 @@ def growth_table(points: list[dict[str, Any]]) -> str:
         cells = [f"{point['tokens_per_second']:.0f}", f"{point['first_tokens']:.2f}", f"{point['step_ms']:.2f}"]
         rows.append([str(point["sequences"]), str(point["context"]), *cells, *(f"{value:.2f}" for value in parts.values())])
     return markdown(["sequences", "context", "tokens/s", "prompts computed, s", "step, ms", *points[0]["parts_ms"]], rows)
-
-
-def number(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 # Ratios to llama.cpp: the goal, and the least that passes.
@@ -122,7 +119,7 @@ def goals_table(compare: dict[str, dict[str, float]], bench: dict[str, dict[str,
         ("API process, us of processor time a token, 32 streams", 100, bench["API process, us/token"]["32"]),
         ("memory, ratio to llama.cpp", 1.5, memory["Octavo"] / memory["llama.cpp"]),
     ):
-        rows.append([name, f"at most {most}", number(found), "yes" if found <= most else "no"])
+        rows.append([name, f"at most {most}", shown(found), "yes" if found <= most else "no"])
     rows.append(["HTTP, share of the in-process rate, 32 streams", "90%", f"{share:.0%}", "yes" if share >= 0.9 else "no"])
     return markdown(["", "goal", "measured", "reached"], rows)
 

@@ -24,15 +24,7 @@ INLINE vec weigh(vec x) {
     const vec rounder = x_set(0x1.8p23f); // a sum with it is a whole number, which its lowest bits hold
     x = x_max(x_set(2.0f * WEIGHTLESS), x);
     const vec shifted = x * x_set(1.44269504088896341f) + rounder, n = shifted - rounder;
-    vec r = x_fma(n, x_set(-0.693359375f), x);
-    r = x_fma(n, x_set(2.12194440e-4f), r);
-    vec p = x_set(1.9875691500e-4f);
-    p = x_fma(p, r, x_set(1.3981999507e-3f));
-    p = x_fma(p, r, x_set(8.3334519073e-3f));
-    p = x_fma(p, r, x_set(4.1665795894e-2f));
-    p = x_fma(p, r, x_set(1.6666665459e-1f));
-    p = x_fma(p, r, x_set(5.0000001201e-1f));
-    p = x_fma(p, r * r, r) + x_set(1.0f);
+    const vec r = EXP_REST(x_fma, x_set, n, x), p = EXP_OF_REST(x_fma, x_set, r);
     return x_rint((vec)((x_int)p + (((x_int)shifted + UNIT_BITS) << 23)));
 }
 

@@ -171,21 +171,22 @@ INLINE void v_scale(float *out, const float *x, float factor, int64_t n) {
     for (; i < n; i++) out[i] = x[i] * factor;
 }
 
-// e**x within 2 ulp (Cephes' polynomial); below -87 it stays at 1e-38 instead of reaching zero, above 88 at 1.7e38.
+// The two steps of an exponential at any width, whose operations are given: r = x - n * ln(2), and e**r within 2 ulp for such a rest
+// (Cephes' polynomial).
+#define EXP_REST(fma, set, n, x) fma(n, set(2.12194440e-4f), fma(n, set(-0.693359375f), x))
+#define EXP_OF_REST(fma, set, r)                                                                                                       \
+    (fma(fma(fma(fma(fma(fma(set(1.9875691500e-4f), r, set(1.3981999507e-3f)), r, set(8.3334519073e-3f)), r, set(4.1665795894e-2f)), \
+                 r, set(1.6666665459e-1f)),                                                                                            \
+             r, set(5.0000001201e-1f)),                                                                                                \
+         (r) * (r), r) +                                                                                                               \
+     set(1.0f))
+
+// e**x; below -87 it stays at 1e-38 instead of reaching zero, above 88 at 1.7e38.
 INLINE v8f v_exp(v8f x) {
     x = v_max(v_set(-87.0f), v_min(v_set(88.0f), x));
     const v8i n = v_round(x * 1.44269504088896341f);
-    const v8f nf = v_float(n);
-    v8f r = v_fma(nf, v_set(-0.693359375f), x);
-    r = v_fma(nf, v_set(2.12194440e-4f), r);
-    v8f p = v_set(1.9875691500e-4f);
-    p = v_fma(p, r, v_set(1.3981999507e-3f));
-    p = v_fma(p, r, v_set(8.3334519073e-3f));
-    p = v_fma(p, r, v_set(4.1665795894e-2f));
-    p = v_fma(p, r, v_set(1.6666665459e-1f));
-    p = v_fma(p, r, v_set(5.0000001201e-1f));
-    p = v_fma(p, r * r, r) + 1.0f;
-    return p * (v8f)((n + 127) << 23);
+    const v8f r = EXP_REST(v_fma, v_set, v_float(n), x);
+    return EXP_OF_REST(v_fma, v_set, r) * (v8f)((n + 127) << 23);
 }
 
 #endif

@@ -18,17 +18,8 @@ INLINE vec x_select(x_int mask, vec a, vec b) { return (vec)((mask & (x_int)a) |
 INLINE vec x_exp(vec x) {
     x = x_max(x_set(-87.0f), _mm512_min_ps(x_set(88.0f), x));
     const v16i n = _mm512_cvtps_epi32(x * 1.44269504088896341f);
-    const vec nf = w_float(n);
-    vec r = x_fma(nf, x_set(-0.693359375f), x);
-    r = x_fma(nf, x_set(2.12194440e-4f), r);
-    vec p = x_set(1.9875691500e-4f);
-    p = x_fma(p, r, x_set(1.3981999507e-3f));
-    p = x_fma(p, r, x_set(8.3334519073e-3f));
-    p = x_fma(p, r, x_set(4.1665795894e-2f));
-    p = x_fma(p, r, x_set(1.6666665459e-1f));
-    p = x_fma(p, r, x_set(5.0000001201e-1f));
-    p = x_fma(p, r * r, r) + 1.0f;
-    return p * (vec)(((x_int)n + 127) << 23);
+    const vec r = EXP_REST(x_fma, x_set, w_float(n), x);
+    return EXP_OF_REST(x_fma, x_set, r) * (vec)(((x_int)n + 127) << 23);
 }
 
 INLINE float x_sum(vec x) { return v_sum(x_half(x, 0) + x_half(x, 1)); }
