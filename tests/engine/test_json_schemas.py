@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import jsonschema
@@ -38,6 +38,14 @@ def answers(llm: LLM, names: list[str], samples: int, max_tokens: int) -> dict[s
     return {name: output.outputs for name, output in zip(names, outputs, strict=True)}
 
 
+def exact(text: str) -> Decimal | float:
+    """The number as it is written; infinity or zero for an exponent of a hundred digits, which is JSON, and more than Decimal takes."""
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        return float(text)
+
+
 def check(schema: dict[str, Any], outputs: list[CompletionOutput]) -> int:
     """Verify all answers that ended; returns how many did. Numbers are compared as the decimal fractions that they are."""
     validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
@@ -46,7 +54,7 @@ def check(schema: dict[str, Any], outputs: list[CompletionOutput]) -> int:
     ended = [output for output in outputs if output.finish_reason == "stop"]
     assert all(output.finish_reason in ("stop", "length") for output in outputs), [output.error for output in outputs]
     for output in ended:
-        checker.validate(json.loads(output.text, parse_float=Decimal))
+        checker.validate(json.loads(output.text, parse_float=exact))
     return len(ended)
 
 
