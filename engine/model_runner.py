@@ -61,8 +61,8 @@ class ModelRunner:
         self._pooler = Pooler(max_num_seqs)
         self._enforce_eager = enforce_eager
         self._in_flight = None if self._buffers.draws is None else TokensInFlight(self._tables, self._buffers.draws)
-        self._unfinished: LaunchedStep | None = None  # that needs the device for itself before another step is launched
-        self._count_of_all_rows = torch.tensor([0, 0, max_num_seqs], dtype=torch.int32, device=ops.device)  # of `Draws`
+        self._unfinished: LaunchedStep | None = None  # that must be finished before another step is launched
+        self._count_of_all_rows = torch.tensor([0, 0, max_num_seqs], dtype=torch.int32, device=ops.device)  # `draw` reads the last
         self._last_arrival = 0.0  # when the latest step was seen to be done, by time.monotonic()
         self._forward: Forward
         self._hidden_states: Forward | None
@@ -70,7 +70,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def record(self) -> None:
-        """Record the forward pass, and run what the first requests would else wait for. The cache's blocks must hold nothing.
+        """Record the forward pass, and compile what it needs, so that no request waits for that. The cache's blocks must hold nothing.
 
         To be called again when the cache has moved: recorded passes know its address.
         """
@@ -92,7 +92,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, step: StepInput) -> LaunchedStep:
-        """The same, of which the result may still be under way: it is waited for when it is asked for. Steps run in order."""
+        """Like `execute`, but the result may still be under way: it is waited for when it is asked for. Steps run in order."""
         launched = time.monotonic()
         if self._unfinished is not None:
             self._unfinished.result()
@@ -112,7 +112,7 @@ class ModelRunner:
             output = self._compute(arrays)
             return LaunchedStep(lambda: output)
         if self._pooler.uses(arrays) or _PromptRows.of(arrays, self._tables) is not None:
-            # Not before the step under way has been heard of: such a step is read on the host as it goes.
+            # The host reads results as such a step goes, so it starts when the one under way is done: when its own is asked for.
             self._unfinished = LaunchedStep(lambda: self._compute(arrays))
             return self._unfinished
         return self._launch_ahead(arrays, launched, self._in_flight)

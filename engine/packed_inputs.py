@@ -16,12 +16,12 @@ _NUM_HOST_BUFFERS = 2  # one is filled while the copy of the other may wait for 
 class PackedInputs:
     """Named arrays: filled on the host, then sent, and read on the device at addresses that never change.
 
-    Where the device is the CPU they are the same memory, and sending is nothing. Elsewhere the host's side is pinned memory, in two copies
-    that take turns: a device that is a step behind still reads the one while the other is filled.
+    Where the device is the CPU they are the same memory, and sending is nothing. Elsewhere the host's side is memory of its own, pinned for
+    CUDA, in two copies that take turns: a device that is a step behind still reads the one while the other is filled.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]], device: torch.device, *, copies: bool) -> None:
-        """All are zeros. `copies`: whether the device's side is other memory, as it is unless the device is the CPU."""
+        """All are zeros. `copies`: whether the device's side is other memory, as tests want it on the CPU too."""
         self._places: dict[str, tuple[int, int]] = {}  # by name: where the array starts, and the bytes of one of its rows
         end = 0
         for name, (shape, dtype) in shapes.items():
@@ -40,13 +40,13 @@ class PackedInputs:
         self._turn = 0
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is to be filled for the next `send`; what is in it may be of any step before. Waits until no copy reads it."""
+        """The arrays to fill before the next `send`, which hold those of an earlier step. Waits until the copy that read them is done."""
         if self._sent:
             self._sent[self._turn].synchronize()
         return self._arrays[self._turn]
 
     def send(self, name: str, num_rows: int) -> None:
-        """Copy all up to the first rows of one array, without waiting for it."""
+        """Copy every array before `name`, and the first rows of `name`, in one stretch, without waiting for it."""
         if not self._copies:
             return
         start, row_bytes = self._places[name]

@@ -2,9 +2,10 @@
 
 The model with the settings in question against the float32 reference on the same weights dequantised, on ordinary text: mean
 Kullback-Leibler divergence of the next token's distribution, how often both have the same most probable token, and both perplexities. The
-text is cut into stretches of 512 tokens. Without settings: weights as stored, activations of 8 bits. For int8 and int4 the weights of a
-quantised checkpoint, the default one's too, are first dequantised; --rescale then moves them off the grid that they came from, by giving
-each input feature a random factor that the norm in front takes back: the model computes the same function, and rounding cannot be spared.
+text is cut into stretches of 512 tokens. Without settings: weights as stored, activations as served, KV in float32. For int8 and int4 the
+weights of a quantised checkpoint, the default one's too, are first dequantised; --rescale then moves them off the grid that they came
+from, by giving each input feature a random factor that the norm in front takes back: the model computes the same function, and rounding
+cannot be spared.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line and exit with its status: one sentence on stderr for what the user can mend, never a traceback."""
+    if not sys.stdout.isatty():
+        os.environ.setdefault("TERMINAL_WIDTH", "140")  # typer's: help in a pipe is searched, so no name in it may be cut
     try:
         status = app(standalone_mode=False)
     except Exception as error:

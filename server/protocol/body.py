@@ -52,11 +52,14 @@ def or_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_content_type(headers: Headers) -> None:
-    """Raises ApiError 400 unless the body says that it is JSON, or a client that is no web page says nothing.
+    """Raises ApiError 400 unless the body says that it is JSON, or a client that is no web page says nothing, and 415 if it is compressed.
 
     Browsers let any page send other types, or none, to any server, this machine's too, without asking that server first. 400 rather
     than 415, because it is what OpenAI answers and the SDK has a class for.
     """
+    if (encoding := headers.get("content-encoding", "identity")).strip().lower() != "identity":
+        message = f"the body must not be compressed, but its content-encoding is {encoding[:100]!r}"
+        raise ApiError(415, message, code="unsupported_content_encoding", headers={"connection": "close"})
     given = headers.get("content-type")
     if given is None and "origin" not in headers:
         return

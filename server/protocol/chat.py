@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from engine.chat.format import ChatFormat
 from engine.chat.plan import AnswerWishes
@@ -49,6 +49,12 @@ class Message(BaseModel):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Message:
+        if self.content is None and "content" in self.model_fields_set and self.role != "assistant":
+            raise ValueError(f"has no content, which only an assistant's message may lack, and this is of the role {self.role!r}")
+        return self
 
 
 # Variables that the server itself gives to templates.

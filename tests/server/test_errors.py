@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 from collections.abc import Iterator
@@ -114,6 +115,20 @@ def test_a_body_that_does_not_say_that_it_is_json_is_refused(http: httpx.Client,
     error = _error(http.post(CHAT, content=body, headers={"content-type": given}), 400)
     assert error["code"] == "invalid_content_type"
     assert "application/json" in error["message"]
+
+
+def test_a_compressed_body_is_a_415_that_names_the_encoding(http: httpx.Client) -> None:
+    body = gzip.compress(json.dumps({"messages": HELLO, "max_tokens": 1}).encode())
+    error = _error(http.post(CHAT, content=body, headers={"content-encoding": "gzip"}), 415)
+    assert error["code"] == "unsupported_content_encoding"
+    assert "gzip" in error["message"]
+
+
+@pytest.mark.parametrize("role", ["system", "user", "tool"])
+def test_a_message_without_content_is_refused_unless_it_is_an_assistants(http: httpx.Client, role: str) -> None:
+    error = _error(http.post(CHAT, json={"messages": [{"role": role, "content": None}], "max_tokens": 1}), 400)
+    assert "has no content" in error["message"]
+    assert str(error["param"]).startswith("messages")
 
 
 def test_only_a_web_page_must_name_the_type_of_its_body(http: httpx.Client) -> None:

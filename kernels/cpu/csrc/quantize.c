@@ -1,7 +1,8 @@
 // Activations as integers: per row and group of features, a float scale and codes of 8 or 16 bits.
 //
-// The scale is the group's own, so a row's codes depend on that row alone. Of a group that is not finite it is not either, and shows in all
-// that reads the row.
+// `codes_t` in octavo.h has the layout. Weights of more than 4 bits meet 16-bit codes; others 8-bit ones, but for groups that stand out. The
+// scale is the group's own, so a row's codes depend on that row alone; of a group that holds an infinity or a NaN it is not finite, which
+// shows in every product that reads the row.
 #include "octavo.h"
 #include "simd.h"
 
@@ -27,10 +28,11 @@ INLINE void store_codes16(int16_t *out, v8i codes) {
 INLINE int32_t sum_codes(v8i x) { return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])); }
 
 typedef struct {
-    float scale, sum; // of the codes, times the scale
+    float scale;
+    float sum; // of the codes, times the scale
 } pair_t;
 
-INLINE float range_of(const float *x, const int vectors) {
+INLINE float largest_magnitude(const float *x, const int vectors) {
     v8f largest = v_set(0.0f);
     for (int v = 0; v < vectors; v++) largest = v_max_magnitude(largest, v_abs(v_load(x + v * LANES)));
     return v_max_magnitude_lane(largest);
@@ -66,7 +68,7 @@ INLINE pair_t quantize_outliers(const float *x, float range, uint8_t *first, uin
 INLINE void quantize_groups16(const float *x, uint8_t *row, int32_t features, const int group_size) {
     pair_t *pairs = (pair_t *)(row + (int64_t)features * CODES_INT16);
     for (int32_t g = 0; g < features / group_size; g++, x += group_size, row += group_size * CODES_INT16)
-        pairs[g] = quantize_group(x, range_of(x, group_size / LANES), row, group_size / LANES, CODES_INT16);
+        pairs[g] = quantize_group(x, largest_magnitude(x, group_size / LANES), row, group_size / LANES, CODES_INT16);
 }
 
 // A few features of most models are many times larger than all others, and with one of them in a group, the others are rounded as
@@ -80,8 +82,8 @@ INLINE void quantize_groups8(const float *x, uint8_t *row, int32_t features, con
     uint32_t *outliers = (uint32_t *)(row + outlier_words_at(features, group_size));
     uint8_t *second = row + remainders_at(features, group_size);
     float total = 0.0f;
-    for (int32_t g = 0; g < groups; g++) {
-        pairs[g].scale = range_of(x + g * group_size, group_size / LANES);
+    for (int32_t g = 0; g < groups; g++) { // kept where the scales will be
+        pairs[g].scale = largest_magnitude(x + g * group_size, group_size / LANES);
         total += pairs[g].scale;
     }
     const float most = OUTLIER * total / (float)groups;
